@@ -113,17 +113,6 @@ def test_it_trains_in_a_chain_under_jit():
     assert distance() < 0.2 * before
 
 
-def test_every_step_weighs_the_same():
-    """What is told at steps 0 and 3 stands for one and for three steps of four."""
-    optimizer = atomo.optax.scale_by_told_adam(b2=0.9, every=3)
-    gradients = {"matrix": jnp.ones((4, 4))}
-    state = optimizer.init(gradients)
-    for step in range(4):
-        squares = squares_of(gradients) if step % 3 == 0 else atomo.optax.untold_squares(gradients)
-        _, state = optimizer.update(gradients, state, squares=squares)
-    assert state.squares["matrix"].weight == pytest.approx(1 - 0.9**4, rel=1e-5)
-
-
 def test_what_is_not_finite_is_left_out():
     optimizer = atomo.optax.scale_by_told_adam()
     gradients = {"matrix": jnp.ones((4, 4))}

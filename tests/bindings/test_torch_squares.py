@@ -67,13 +67,12 @@ def test_draws_that_ranks_share_are_noticed(world):
 
 
 def test_running_means_are_adams(world):
-    """m <- b m + (1 - b) x every `every` steps, b = beta2^every, beta2 at the first, and the weight that corrects for the zero start."""
+    """m <- b m + (1 - b) x every `every` steps, b = beta2^every, and the weight that corrects for the zero start."""
     result = world(2).run(squares_runs.told, EXACT, steps=7, every=3, beta2=0.9, same=False)[0]
-    sums = np.zeros(3)
+    kept, sums = 0.9**3, np.zeros(3)
     for step in range(7):
         truth = result["truth"][step]["2.weight"]
         if step % 3 == 0:
-            kept = 0.9**3 if step > 0 else 0.9
             sums = kept * sums + (1 - kept) * np.array([truth["one"], truth["average"], 1])
         np.testing.assert_allclose(result["seen"][step]["2.weight"]["sums"], sums, rtol=1e-3)
 

@@ -74,7 +74,7 @@ Told tell(const std::vector<LayerSpec>& layers, const std::vector<std::vector<fl
     all.insert(all.end(), told.begin(), told.end());
   }
   for (const auto status : workers[1].decode(all)) EXPECT_EQ(status, atomo::Status::ok);
-  const LayerSquares squares = workers[1].squares(0, average, scale, 1);
+  const LayerSquares squares = workers[1].squares(0, average, scale);
   return {{squares.row_means.begin(), squares.row_means.end()},
           {squares.column_means.begin(), squares.column_means.end()},
           squares.of_one,
@@ -190,36 +190,6 @@ TEST(SecondMoment, OfProductsItIsAdamsOwn) {
       factored->take_step(v, copy, step);
     }
     for (std::size_t i = 0; i < 29; ++i) EXPECT_NEAR(v[i], w[i], 2e-6) << name;
-  }
-}
-
-/// Squares that change only when they are told weigh as many steps as they stand for: the moment is that of
-/// squares that are told at every step.
-TEST(SecondMoment, EveryStepWeighsTheSame) {
-  const std::vector<LayerSpec> layers = {{"weight", Shape{4, 6}}};
-  auto every = settings(1), every_fourth = settings(4);
-  every.weight_decay = every_fourth.weight_decay = 0;
-  const auto often = make_optimiser("adamw", every, layers),
-             seldom = make_optimiser("adamw", every_fourth, layers);
-  std::vector<float> w(24), v(24);
-  for (std::uint32_t step = 0; step <= 8; ++step) {
-    const float size = step == 0 ? 100.0F : step <= 4 ? 4.0F : 1.0F;
-    const std::vector<float> rows(4, size), columns(6, size);
-    const LayerSquares one{rows, columns, 24 * size, 24 * size};
-    often->see_squares(0, one);
-    if (step % 4 == 0) {
-      auto more = one;
-      more.steps = step == 0 ? 1 : 4;
-      seldom->see_squares(0, more);
-    }
-    std::vector<float> gradient(24, 1.0F), copy = gradient;
-    const auto before_w = w, before_v = v;
-    often->take_step(w, gradient, step);
-    seldom->take_step(v, copy, step);
-    if (step % 4 != 0) continue;
-    for (std::size_t i = 0; i < 24; ++i)
-      EXPECT_NEAR(v[i] - before_v[i], w[i] - before_w[i],
-                  1e-4 * std::abs(w[i] - before_w[i]) + 1e-7);
   }
 }
 

@@ -108,8 +108,7 @@ def scale_by_told_adam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, *,
     A told leaf's entry (i, j) is divided by the root of rows[i] * columns[j] / mean(rows) (Adafactor, arXiv 1804.04235,
     section 3) times the ratio of the average's sum of squares to one worker's, kept between half of 1 / workers and 1; the
     result is kept within (1 - b1) / sqrt(1 - b2), what Adam's own moments allow (arXiv 1412.6980, section 2.1). A leaf of
-    which nothing was told yet is 0, so the first step tells. What is told first weighs as one step, later ones as `every`.
-    Squares that are not finite are left out.
+    which nothing was told yet is 0, so the first step tells. Squares that are not finite are left out.
 
     Raises atomo.Error for numbers that cannot be.
     """
@@ -135,7 +134,7 @@ def scale_by_told_adam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, *,
                 nu = b2 * nu + (1 - b2) * g * g
                 result = first / (jnp.sqrt(nu / (1 - b2 ** count.astype(jnp.float32))) + eps)
             else:
-                kept = _mixed(kept, told, jnp.where(kept.weight > 0, b2**every, b2))
+                kept = _mixed(kept, told, b2**every)
                 largest = (1 - b1) / math.sqrt(1 - b2)
                 result = jnp.clip(first / (_root(kept).reshape(g.shape) + eps), -largest, largest)
                 result = jnp.where(kept.weight > 0, result, 0)
@@ -163,7 +162,7 @@ def _squared(leaf: jax.Array) -> jax.Array:
     return jnp.square(leaf.astype(jnp.float32)).reshape(leaf.shape[0], -1)
 
 
-def _mixed(kept: LeafSquares, told: LeafSquares, decay: jax.Array) -> LeafSquares:
+def _mixed(kept: LeafSquares, told: LeafSquares, decay: float) -> LeafSquares:
     """Running means, unless nothing was told or it is not finite."""
     take = (told.weight > 0) & jnp.isfinite(told.one) & jnp.isfinite(told.average)
     means = (jnp.where(take, decay * mean + (1 - decay) * value, mean) for mean, value in zip(kept[:5], told[:5]))

@@ -34,7 +34,7 @@ class Gatherer final : public GatheringPeer {
     gather_lengths();
     gather_payloads();
     const auto mean = decode_mean(step);
-    see_squares(step, mean);
+    see_squares(mean);
     return step_along(mean, step);
   }
 };

@@ -51,7 +51,7 @@ void Adam::see_squares(std::size_t i, const LayerSquares& squares) {
   if (!std::isfinite(squares.of_one) || !std::isfinite(squares.of_average) ||
       !std::isfinite(squares.of_decoded))
     return;
-  const auto kept = static_cast<float>(std::pow(settings_.beta2, squares.steps));
+  const auto kept = static_cast<float>(std::pow(settings_.beta2, settings_.squares_every));
   const auto mix = [kept](float& mean, double value) {
     mean = kept * mean + (1 - kept) * static_cast<float>(value);
   };
@@ -122,8 +122,9 @@ void Adam::find_factored_update(const FactoredLayer& layer, std::uint32_t step,
       means.of_one > 0 ? std::clamp<double>(means.of_average / means.of_one, least, 1.0) : 1;
   const double mean =
       std::accumulate(means.rows.begin(), means.rows.end(), 0.0) / static_cast<double>(layer.rows);
-  const std::uint32_t told_until = step / settings_.squares_every * settings_.squares_every + 1;
-  const double second = 1 - std::pow(settings_.beta2, told_until);
+  const std::uint32_t seen = step / settings_.squares_every + 1;
+  const double second =
+      1 - std::pow(settings_.beta2, static_cast<double>(settings_.squares_every) * seen);
   const auto first = static_cast<float>(1 - std::pow(settings_.beta1, step + 1.0));
   const double common = mean > 0 ? ratio / (mean * second) : 0;
   for (std::size_t c = 0; c < layer.columns; ++c)

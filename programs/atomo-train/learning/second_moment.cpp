@@ -122,8 +122,8 @@ std::vector<atomo::Status> SquaresExchange::decode(atomo::ConstBytes messages) {
   return statuses;
 }
 
-LayerSquares SquaresExchange::squares(std::size_t i, std::span<const float> average, double scale,
-                                      std::uint32_t steps) const {
+LayerSquares SquaresExchange::squares(std::size_t i, std::span<const float> average,
+                                      double scale) const {
   const FactoredLayer& layer = layers_[i];
   const std::span<const float> all(mean_);
   const double w = static_cast<double>(workers_);
@@ -132,12 +132,8 @@ LayerSquares SquaresExchange::squares(std::size_t i, std::span<const float> aver
       sum_of_squares(average.subspan(layer.offset, layer.elements())) / (scale * scale);
   // |sum c|^2 - sum |c|^2 = W^2 |average|^2 - W (mean of |c|^2).
   const double of_average = of_one / w + of_mean - of_decoded / w;
-  return {all.subspan(begin_[i], layer.rows),
-          all.subspan(begin_[i] + layer.rows, layer.columns),
-          of_one,
-          of_average,
-          of_mean,
-          steps};
+  return {all.subspan(begin_[i], layer.rows), all.subspan(begin_[i] + layer.rows, layer.columns),
+          of_one, of_average, of_mean};
 }
 
 }  // namespace train

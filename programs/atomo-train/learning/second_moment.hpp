@@ -38,8 +38,7 @@ struct LayerSquares {
   std::span<const float> row_means, column_means;  ///< of g_k^2, means over workers
   double of_one = 0;                               ///< sum of g_k^2, mean over workers
   double of_average = 0;                           ///< estimate of the sum of the average's squares
-  double of_decoded = 0;    ///< sum of the squares of what messages average to
-  std::uint32_t steps = 1;  ///< since squares were told last, this one included
+  double of_decoded = 0;  ///< sum of the squares of what messages average to
 };
 
 /// One worker's message about its squares, and all workers' put together. The message is a container
@@ -60,9 +59,9 @@ class SquaresExchange {
   /// Reads the messages of all workers, one behind the other. Returns what became of each.
   [[nodiscard]] std::vector<atomo::Status> decode(atomo::ConstBytes messages);
   /// Of factored layer i, once all are read. `average` is the mean of what the workers' messages of
-  /// the gradient decode to, all layers one behind the other; `steps` are those since the last message.
-  [[nodiscard]] LayerSquares squares(std::size_t i, std::span<const float> average, double scale,
-                                     std::uint32_t steps) const;
+  /// the gradient decode to, all layers one behind the other.
+  [[nodiscard]] LayerSquares squares(std::size_t i, std::span<const float> average,
+                                     double scale) const;
 
  private:
   [[nodiscard]] std::span<float> of_rows(std::vector<float>& values, std::size_t i) noexcept {

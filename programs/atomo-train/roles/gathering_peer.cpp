@@ -97,11 +97,10 @@ void GatheringPeer::exchange_exact() {
   optimiser_->see_exact(average);
 }
 
-void GatheringPeer::see_squares(std::uint32_t step, std::span<const float> average) {
+void GatheringPeer::see_squares(std::span<const float> average) {
   if (!tells_squares_) return;
-  const std::uint32_t steps = step == 0 ? 1 : run_.options.squares_every;
   for (std::size_t i = 0; i < squares_->layers().size(); ++i)
-    optimiser_->see_squares(i, squares_->squares(i, average, scale_, steps));
+    optimiser_->see_squares(i, squares_->squares(i, average, scale_));
 }
 
 void GatheringPeer::gather_lengths() {

@@ -35,7 +35,7 @@ class GatheringPeer : public Peer {
   /// that no figure counts their bytes. `put` has seen all layers.
   void exchange_exact();
   /// Gives the optimiser the squares of a step that exchanged them.
-  void see_squares(std::uint32_t step, std::span<const float> average);
+  void see_squares(std::span<const float> average);
   /// Lengths, with the rest of the reports.
   void gather_lengths();
   /// Payloads, padded to the longest.

@@ -83,7 +83,7 @@ class Squares:
 
     Args:
         every: steps from one telling to the next, from step 0 on, or the first after `DDPState(start_step=)`.
-        beta2: Adam's decay a step of the running means. The first telling weighs one step, the others `every`.
+        beta2: Adam's decay a step of the running means.
 
     Raises:
         atomo.Error: for numbers that cannot be.
@@ -146,7 +146,7 @@ class Squares:
     def begin(self, step: int, ranks: int, scale: float) -> None:
         """A step of gradients, the first one 0, a negative one without messages, all of them multiplied by `scale`. `tells`
         says whether squares are told."""
-        self._step = _Step(scale, ranks, 1 if step == 0 else self.every) if step >= 0 and step % self.every == 0 else None
+        self._step = _Step(scale, ranks) if step >= 0 and step % self.every == 0 else None
 
     @property
     def tells(self) -> bool:
@@ -187,20 +187,20 @@ class Squares:
             one, decoded = mean[":sums"][2 * i:2 * i + 2].unbind()
             # |sum c|^2 - sum |c|^2 = W^2 |average|^2 - W (mean of |c|^2).
             average = one / step.ranks + of.average - decoded / step.ranks
-            self._mix(name, of.shape, step, mean[f"{name}:rows"], mean[f"{name}:columns"], one, average)
+            self._mix(name, of.shape, step.ranks, mean[f"{name}:rows"], mean[f"{name}:columns"], one, average)
         return sent
 
-    def _mix(self, name: str, shape: torch.Size, step: _Step, rows: torch.Tensor, columns: torch.Tensor,
+    def _mix(self, name: str, shape: torch.Size, ranks: int, rows: torch.Tensor, columns: torch.Tensor,
              one: torch.Tensor, average: torch.Tensor) -> None:
         """Into the running means, unless they are not finite."""
-        layer, ranks = self._layers.get(name), step.ranks
+        layer = self._layers.get(name)
         if layer is None:
             layer = LayerSquares(shape, torch.zeros_like(rows), torch.zeros_like(columns), rows.new_zeros(3), ranks)
         elif layer.rows.device != rows.device:
             layer = LayerSquares(shape, layer.rows.to(rows.device), layer.columns.to(rows.device), layer.sums.to(rows.device), ranks)
         self._layers[name], layer.ranks = layer, ranks
         finite = torch.isfinite(one) & torch.isfinite(average)
-        kept = self.beta2 ** step.steps
+        kept = self.beta2 ** self.every
         sums = torch.stack([one, average, torch.ones_like(one)])
         for mean, value in ((layer.rows, rows), (layer.columns, columns), (layer.sums, sums)):
             mean.copy_(torch.where(finite, mean * kept + value * (1 - kept), mean))
@@ -222,8 +222,8 @@ class _Own:
 
 
 class _Step:
-    def __init__(self, scale: float, ranks: int, steps: int):
-        self.scale, self.ranks, self.steps = scale, ranks, steps  # that this telling stands for
+    def __init__(self, scale: float, ranks: int):
+        self.scale, self.ranks = scale, ranks
         self.own: dict[str, _Own] = {}
 
     def see_gradient(self, name: str, gradient: torch.Tensor) -> None:
