@@ -51,7 +51,7 @@ class CountSketch final : public OwnCodec {
     for (std::size_t i = 0; i < x.size(); ++i)
       for (std::size_t r = 0; r < rows_; ++r) {
         const Cell cell = cell_at(words, hash, wide);
-        sums[r * wide + cell.column] += cell.minus ? -double{x[i]} : double{x[i]};
+        sums[r * wide + cell.column] += cell.times(x[i]);
       }
     Writer out(body);
     for (const double sum : sums) out.put(finite(sum));
@@ -66,33 +66,36 @@ class CountSketch final : public OwnCodec {
     in.end();
     Words words(layer.draws, 0);
     std::uint64_t hash = 1;
-    float told[kMostRows];
-    for (float& v : y) {
-      double sum = 0;
-      for (std::size_t r = 0; r < rows_; ++r) {
-        const Cell cell = cell_at(words, hash, wide);
-        const float value = cells[r * wide + cell.column];
-        const float says = cell.minus ? -value : value;
-        sum += says;
-        std::size_t at = r;  // kept sorted
-        for (; at > 0 && told[at - 1] > says; --at) told[at] = told[at - 1];
-        told[at] = says;
-      }
-      if (mean_) {
-        v = finite(sum / static_cast<double>(rows_));
-      } else {
-        v = told[rows_ / 2];
-      }
+    Estimates told{};
+    for (std::size_t first = 0; first < y.size(); first += kLanes) {
+      const std::span<float> out = y.subspan(first, std::min(kLanes, y.size() - first));
+      for (std::size_t l = 0; l < out.size(); ++l)
+        for (std::size_t r = 0; r < rows_; ++r) {
+          const Cell cell = cell_at(words, hash, wide);
+          told[r][l] = cell.times(cells[r * wide + cell.column]);
+        }
+      if (mean_)
+        means(told, out);
+      else
+        medians(told, out);
     }
     if (top_ < 1) keep_largest(y);
   }
 
  private:
   static constexpr std::size_t kMostRows = 9;
+  static constexpr std::size_t kLanes = 64;  ///< entries that are estimated at once
+
+  /// What the rows say of as many entries.
+  using Estimates = float[kMostRows][kLanes];
 
   struct Cell {
     std::size_t column;
-    bool minus;
+    std::uint32_t sign;  ///< the bit, where an f32 has it
+
+    [[nodiscard]] float times(float v) const noexcept {
+      return std::bit_cast<float>(std::bit_cast<std::uint32_t>(v) ^ sign);
+    }
   };
 
   std::size_t columns(std::size_t n) const noexcept {
@@ -104,7 +107,29 @@ class CountSketch final : public OwnCodec {
   Cell cell_at(Words& words, std::uint64_t& hash, std::size_t wide) const noexcept {
     const std::uint64_t word =
         shared_ ? cell_of(0, hash++, std::uint64_t{1} << 32) : std::uint64_t{words.next()};
-    return {static_cast<std::size_t>((word >> 1) * wide >> 31), (word & 1) != 0};
+    return {static_cast<std::size_t>((word >> 1) * wide >> 31), static_cast<std::uint32_t>(word)
+                                                                    << 31};
+  }
+
+  void means(const Estimates& told, std::span<float> out) const noexcept {
+    for (std::size_t l = 0; l < out.size(); ++l) {
+      double sum = 0;
+      for (std::size_t r = 0; r < rows_; ++r) sum += told[r][l];
+      out[l] = finite(sum / static_cast<double>(rows_));
+    }
+  }
+
+  /// Sorts the rows of every lane by exchanges of neighbours, which leave equal ones in their order: zeros keep their signs.
+  void medians(Estimates& told, std::span<float> out) const noexcept {
+    for (std::size_t round = 0; round < rows_; ++round)
+      for (std::size_t r = round % 2; r + 1 < rows_; r += 2)
+        for (std::size_t l = 0; l < kLanes; ++l) {
+          const float a = told[r][l], b = told[r + 1][l];
+          const float low = b < a ? b : a, high = b < a ? a : b;
+          told[r][l] = low;
+          told[r + 1][l] = high;
+        }
+    std::copy_n(told[rows_ / 2], out.size(), out.begin());
   }
 
   /// Leaves the largest magnitudes, of equal ones the first.

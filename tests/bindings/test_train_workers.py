@@ -139,7 +139,10 @@ def test_a_job_whose_connection_broke_is_collected(worker, mpirun, tmp_path, cap
     assert list((tmp_path / "out").iterdir()) == []
     capsys.readouterr()
     collect(worker, name, tmp_path / "out")
-    assert capsys.readouterr() == ("3 processes begin a job\n", "goes on\n")
+    said, errors = capsys.readouterr()
+    assert said == "3 processes begin a job\n"
+    # The worker, in this process, may say of the broken connection before or after.
+    assert [line for line in errors.splitlines() if "a connection ended" not in line] == ["goes on"]
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["checkpoint.safetensors", "log.jsonl"]
     assert (tmp_path / "out/checkpoint.safetensors").read_bytes() == bytes(100_000)
     listed, = jobs(worker)

@@ -360,6 +360,16 @@ class CompareTest(unittest.TestCase):
         self.assertIn("bits=99", done.stderr)
         self.assertEqual(done.stdout, "")
 
+    def test_rates(self):
+        """A rate too small to learn, a better one, and one that diverges."""
+        done = subprocess.run([sys.executable, str(TOOLS / "tune.py"), "--trainer", TRAINER, "--data", data, "--processes", "1",
+                               "--steps", "12", "--lr", "1e-9", "0.01", "1e30", "--", "--algorithm", "allgather", "--model",
+                               "mlp:hidden=8", "--batch", "16"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"\| 1e-09 +\| +\d+\.\d+% \| +2\.\d+ \|")
+        self.assertRegex(done.stdout, r"\| 1e\+30 +\| +failed \|")
+        self.assertEqual(done.stdout.splitlines()[-1], "best: --lr 0.01")
+
 
 if __name__ == "__main__":
     if not TRAINER:

@@ -10,12 +10,13 @@ import types
 import unittest
 
 import numpy
-from jobs import TOOLS, TRAINER, finished, path  # where the experiments are, too
+from jobs import TOOLS, TRAINER, data, finished, path  # where the experiments are, too
 from reproduce_commands import COMMANDS, CommandTest
 from test_quadratic import write_quadratic
 
 from experiments import bytes_to_accuracy, seconds_to_accuracy
 from experiments.series import Outcome, Row, Series
+from experiments.shorter_test import with_first_tests
 
 # Sends 500,000 bytes from one host of a shaped network to another and tells the seconds until they are there.
 SENDS = """
@@ -205,6 +206,16 @@ class SeriesTest(unittest.TestCase):
         self.assertIn("one [70.0, 80.0]", said)
         self.assertIn("other cannot start: it is broken", said)
         self.assertEqual(said.count("failed:"), 1)  # not once a seed
+
+    def test_a_shorter_test(self):
+        """30 of the 200 samples: the model is right about a thirtieth of them or about several."""
+        for _ in range(2):  # what is there is made anew
+            folder = with_first_tests(data, 30, path("first-30"))
+        job = finished(1, "--algorithm", "allgather", "--model", "logistic", "--steps", 2, data_folder=folder)
+        right = 30 * job.events("end")[0]["accuracy"]
+        self.assertAlmostEqual(right, round(right), places=4)
+        self.assertNotEqual(job.events("end")[0]["loss"], finished(
+            1, "--algorithm", "allgather", "--model", "logistic", "--steps", 2).events("end")[0]["loss"])
 
     def test_rounds_are_probed_as_single_steps(self):
         """The trainer tells of steps at their round's end."""

@@ -61,7 +61,7 @@ def chosen(tables, options):
     """Yields (model, codec) in the order of the tables."""
     for name in tables.models:
         for codec in tables.codecs:
-            if options.call == VOTE and (name, codec, VOTE) not in tables.calls:
+            if options.call and (name, codec, options.call) not in tables.calls:
                 continue
             if options.model in (None, name) and options.codec in (None, codec):
                 yield name, codec

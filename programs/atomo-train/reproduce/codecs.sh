@@ -9,8 +9,8 @@ usage() {
 usage: bash programs/atomo-train/reproduce/codecs.sh [lenet|catalogue|resnet18|transformer]... [OPTION...]
 
 Trains each model with every codec of its table in docs/results.md and writes bench/results/NAME.json, .md and .png;
-catalogue is LeNet with the codecs of docs/catalogue.md. All without a name: about two hours on 2 idle cores, 12 minutes of them
-for LeNet. What has ended is kept in build/reproduce and not trained again.
+catalogue is LeNet with the codecs of docs/catalogue.md, for 120 steps. All without a name: about two hours on 2 idle cores, 12
+minutes of them for LeNet. What has ended is kept in build/reproduce and not trained again.
 
   OPTION...   of compare.py, and win over those here; --quick only sees that everything works
 
@@ -46,7 +46,7 @@ for model in "${models[@]}"; do
         --codec atomo:bits=0.25,atoms=rows --codec atomo:bits=0.125,atoms=rows \
         --codec qsgd:bits=2 --codec terngrad --codec sign:scale=mean --codec topk:keep=0.01 ;;
     catalogue)
-      table catalogue-lenet --model lenet --algorithm allgather --steps 400 --batch 32 --lr 0.05 --tests 4 \
+      table catalogue-lenet --model lenet --algorithm allgather --steps 120 --batch 32 --lr 0.05 --tests 3 \
         --codec atomo:bits=1 --codec qsgd:bits=2 --codec qsgd-elias:levels=4 --codec natural --codec minmax:bits=4 \
         --codec identity:dtype=e5m2 --codec sign:scale=means --codec drive:form=mse --codec eden:bits=2,form=unbiased \
         --codec codebook:levels=quantile,bits=2 --codec codebook:levels=lloyd,bits=2 --codec codebook:levels=log,bits=3 \
@@ -55,7 +55,7 @@ for model in "${models[@]}"; do
         --codec dgc-threshold:keep=0.01 --codec dgc-threshold:keep=0.01,form=unbiased \
         --codec lss:clusters=4 --codec lss:clusters=4,form=unbiased \
         --codec sketchml:buckets=128 --codec sketchml:buckets=128,form=unbiased \
-        --codec countsketch:cells=0.1 --codec countsketch:cells=0.1,top=0.01 ;;
+        --codec countsketch:cells=0.1,rows=1 --codec countsketch:cells=0.1,rows=3,top=0.01 ;;
     resnet18)
       table resnet18-fashion-mnist --model resnet18 --steps 200 --batch 8 --lr 0.05 --tests 2 \
         --codec atomo:bits=0.5 --codec atomo:bits=0.25 ;;

@@ -120,7 +120,11 @@ def table(results):
 
 
 def plot(results, options):
-    drawn, axes = figure(figsize=(8, 5))
+    crowded = len(results) > 12  # names beside the plot, and more colours
+    drawn, axes = figure(figsize=(12, 6) if crowded else (8, 5))
+    if crowded:
+        from matplotlib import colormaps
+        axes.set_prop_cycle(color=[*colormaps["tab20"].colors, *colormaps["tab20b"].colors])
     for r in results:
         if "failed" in r:
             continue
@@ -132,7 +136,8 @@ def plot(results, options):
     axes.set_xscale("log")
     label(axes, "megabytes of gradient a worker sent (log scale)",
           f"{title_of_measure(results)} (lines: the first {TEST_SAMPLES:,} samples, crosses: all)",
-          f"{options.model}, {options.workers} workers, {options.steps} steps (dashed: biased codecs)")
+          f"{options.model}, {options.workers} workers, {options.steps} steps (dashed: biased codecs)",
+          **({"loc": "upper left", "bbox_to_anchor": (1, 1)} if crowded else {}))
     return drawn
 
 

@@ -25,11 +25,15 @@ class LayerDraws final : public Draws {
  public:
   explicit LayerDraws(const Key& key) noexcept : draws_(key, Purpose::own) {}
   void fill(std::uint64_t first, std::span<std::uint32_t> words) const noexcept override {
-    PhiloxWords block{};
-    for (std::size_t i = 0; i < words.size(); ++i) {
+    for (std::size_t i = 0; i < words.size();) {
       const std::uint64_t at = first + i;
-      if (i == 0 || at % 4 == 0) block = draws_(at / 4);
-      words[i] = block[at % 4];
+      const PhiloxWords block = draws_(at / 4);
+      if (at % 4 == 0 && words.size() - i >= 4) {
+        std::ranges::copy(block, words.data() + i);
+        i += 4;
+      } else {
+        words[i++] = block[at % 4];
+      }
     }
   }
 

@@ -13,6 +13,7 @@ import pathlib
 
 from experiments.reports import Report, figure, markdown, mean, with_spread
 from experiments.series import TEST_SAMPLES, Row, Series, run, series_options
+from experiments.shorter_test import with_first_tests
 
 SPLIT = "classes:k=8,shift=4"
 STALE = "DSGD, last models at every step"
@@ -67,6 +68,8 @@ def arguments():
     parser.add_argument("--nodes", type=int, default=8)
     parser.add_argument("--period", type=int, default=8, help="steps of a round, in which an edge is used once; not in a file")
     parser.add_argument("--tests", type=int, default=20, help="tests on the way, for the plot")
+    parser.add_argument("--test-samples", type=int, default=0, metavar="N", help="test on the first N samples (0: all): a node of "
+                        "a large network takes longer over 10,000 than over its training")
     options = series_options(parser, "ecl-{model}")
     if options.quick:
         options.settings = [Setting(16, s.pixels) for s in options.settings[:1]]
@@ -149,16 +152,26 @@ def plot(options, outcomes):
         below.set_xlabel("steps of each node")
         for axes in (above, below):
             axes.grid(True, alpha=0.3)
-    grid[0][0].set_ylabel(f"accuracy on {TEST_SAMPLES:,} test samples, mean over nodes, %\n(dotted: published, of all)")
+    tested = min(TEST_SAMPLES, options.test_samples or TEST_SAMPLES)
+    grid[0][0].set_ylabel(f"accuracy on {tested:,} test samples, mean over nodes, %\n(dotted: published, of all)")
     grid[1][0].set_ylabel("loss on them")
     grid[0][-1].legend(fontsize="small")
     drawn.suptitle(f"{options.model}, {options.nodes} nodes with 8 of 10 classes each, {how.title()}")
     return drawn
 
 
+def with_data(options):
+    """The options of the trainings: with a data set of --test-samples."""
+    if not options.test_samples:
+        return options
+    folder = f"{options.keep}/first-{options.test_samples}"
+    return argparse.Namespace(**{**vars(options), "data": with_first_tests(options.data, options.test_samples, folder)})
+
+
 def note(options, report):
+    tested = f", on the first {options.test_samples:,} test samples" if options.test_samples else ""
     return (f"Test accuracy in %, of {options.model} on Fashion-MNIST, mean over {options.nodes} nodes of each node's own "
-            f"model, after the last step. Each node has 8 of the 10 classes (`--split {SPLIT}`), batch {options.batch}, SGD "
+            f"model, after the last step{tested}. Each node has 8 of the 10 classes (`--split {SPLIT}`), batch {options.batch}, SGD "
             f"with rate {options.lr:g} constant, no momentum, L2 {options.weight_decay:g}; a round of the graph has "
             f"{options.period} steps. {ANOTHER_NETWORK if options.model == 'resnet32' else ''}{report.seeds()}. {report.place()}.")
 
@@ -181,7 +194,7 @@ def results(options, outcomes):
 def main():
     options = arguments()
     report = Report(options)
-    outcomes = Series(options, rows(options)).run_all()
+    outcomes = Series(with_data(options), rows(options)).run_all()
     report.publish(note(options, report) + "\n\n" + table(options, outcomes), {"results": results(options, outcomes)},
                    plot(options, outcomes))
     return 1 if any(outcome.failed for outcome in outcomes.values()) else 0

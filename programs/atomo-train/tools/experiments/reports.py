@@ -45,13 +45,13 @@ def figure(*arguments, **keywords):
     return pyplot.subplots(*arguments, **keywords)
 
 
-def label(axes, x, y, title):
-    """The finish of one plot of lines with names."""
+def label(axes, x, y, title, **legend):
+    """The finish of one plot of lines with names; `legend` says more to matplotlib about where these are."""
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.set_title(title)
     axes.grid(True, alpha=0.3)
-    axes.legend(fontsize="small")
+    axes.legend(fontsize="small", **legend)
 
 
 def save_figure(drawn, path):

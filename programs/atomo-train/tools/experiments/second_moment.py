@@ -4,7 +4,7 @@
 The arms are own, Adam's own second moment, of the decoded gradients; factored, of what workers tell of their squares; and what
 tells why one differs from the other: scaled, own times a number a layer that takes the codec's noise out of its sum; matched,
 own's direction at factored's length, layer by layer; exact, an oracle, of the gradients as they were,
-whose bytes are not counted; bounded, factored with updates of at most 0.5, root mean square; longer,
+whose bytes are not counted; bounded, factored with updates of at most 0.5, root mean square; often, factored with squares told at every step; longer,
 own with a second moment that decays by 0.9999 in place of 0.999; slower, factored with a first moment that decays by 0.95 in
 place of 0.9; shares, factored with budgets by each step's rate. adafactor and muon divide otherwise, so they also stand there without compression.
 """
@@ -26,6 +26,7 @@ AT_BITS = {
     "matched": ("--second-moment", "matched"),
     "exact": ("--second-moment", "exact"),
     "bounded": (*FACTORED, "--max-update", "0.5"),
+    "often": (*FACTORED, "--squares-every", "1"),
     "longer": ("--beta2", "0.9999"),
     "slower": (*FACTORED, "--beta1", "0.95"),
     "shares": SHARES,
