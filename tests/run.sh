@@ -84,10 +84,10 @@ launcher=()
 command -v ccache >/dev/null && launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 
 # build PRESET [command...]: configures and builds, behind a command such as nice; the whole output is in build/PRESET.log,
-# warnings and errors are shown.
+# warnings and errors are shown. Tests are compiled together.
 build() {
   local log=build/$1.log before=("${@:2}")
-  if cmake --preset "$1" "${launcher[@]}" >"$log" 2>&1; then
+  if cmake --preset "$1" -DATOMO_TESTS_TOGETHER=ON "${launcher[@]}" >"$log" 2>&1; then
     grep '^-- atomo:' "$log"
   else
     tail -n 30 "$log"
