@@ -150,6 +150,7 @@ show_only_what_matters() {
 }
 
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-pch_defines,time_macros}  # or ccache keeps nothing that includes precompiled headers
 export ATOMO_TESTS_ALL=$all
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:abort_on_error=0}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:halt_on_error=1}
