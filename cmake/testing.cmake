@@ -6,6 +6,20 @@ add_custom_target(kernel_tests)
 add_custom_target(long_tests)
 add_dependencies(long_tests kernel_tests)
 
+# atomo_precompile(target header...): with ATOMO_TESTS_TOGETHER the headers, which nearly every file of the target includes,
+# are compiled once, and it includes them first. For objects that tests alone are made of: those of packages are ccache's to share.
+function(atomo_precompile target)
+  if(ATOMO_TESTS_TOGETHER)
+    target_precompile_headers(${target} PRIVATE ${ARGN})
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      target_compile_options(${target} PRIVATE -fpch-preprocess)  # without it ccache does not keep what includes them
+    endif()
+  endif()
+endfunction()
+# Those of the standard library that the library's files take.
+set(ATOMO_STANDARD_HEADERS <algorithm> <array> <bit> <cmath> <cstddef> <cstdint> <cstring> <functional> <limits> <memory>
+  <mutex> <optional> <span> <string> <string_view> <utility> <vector>)
+
 # atomo_tier(TIER test...): the tier of tests, and a limit of time where they have none of their own.
 function(atomo_tier tier)
   foreach(test IN LISTS ARGN)

@@ -84,10 +84,10 @@ launcher=()
 command -v ccache >/dev/null && launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 
 # build PRESET [command...]: configures and builds, behind a command such as nice; the whole output is in build/PRESET.log,
-# warnings and errors are shown.
+# warnings and errors are shown. Tests are compiled together.
 build() {
   local log=build/$1.log before=("${@:2}")
-  if cmake --preset "$1" "${launcher[@]}" >"$log" 2>&1; then
+  if cmake --preset "$1" -DATOMO_TESTS_TOGETHER=ON "${launcher[@]}" >"$log" 2>&1; then
     grep '^-- atomo:' "$log"
   else
     tail -n 30 "$log"
@@ -150,6 +150,7 @@ show_only_what_matters() {
 }
 
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-pch_defines,time_macros}  # or ccache keeps nothing that includes precompiled headers
 export ATOMO_TESTS_ALL=$all
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:abort_on_error=0}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:halt_on_error=1}

@@ -8,9 +8,6 @@
 /// launched with `launch_blocks` and a fixed number of threads.
 
 #include <cuda_runtime.h>
-#ifndef ATOMO_HOSTEXEC
-#include <cuda/atomic>
-#endif
 
 #include <cstddef>
 #include <cstdint>
@@ -92,8 +89,20 @@ __device__ inline T take_ticket(T* tickets, T count = 1) {
   __threadfence();
   return before;
 #else
-  return ::cuda::atomic_ref<T, ::cuda::thread_scope_device>(*tickets).fetch_add(
-      count, ::cuda::memory_order_acq_rel);
+  static_assert(std::is_unsigned_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
+  T before;  // what <cuda/atomic> makes of fetch_add, whose header takes longer to compile than most kernels
+  if constexpr (sizeof(T) == 4) {
+    asm volatile("atom.add.acq_rel.gpu.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(tickets), "r"(count)
+                 : "memory");
+  } else {
+    asm volatile("atom.add.acq_rel.gpu.u64 %0, [%1], %2;"
+                 : "=l"(before)
+                 : "l"(tickets), "l"(count)
+                 : "memory");
+  }
+  return before;
 #endif
 }
 
@@ -105,8 +114,12 @@ __device__ inline void wait_for_tickets(std::uint32_t* tickets, std::uint32_t co
   }
   __threadfence();
 #else
-  const ::cuda::atomic_ref<std::uint32_t, ::cuda::thread_scope_device> taken(*tickets);
-  while (taken.load(::cuda::memory_order_acquire) < count) __nanosleep(64);
+  for (;;) {
+    std::uint32_t taken;
+    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(taken) : "l"(tickets) : "memory");
+    if (taken >= count) return;
+    __nanosleep(64);
+  }
 #endif
 }
 
