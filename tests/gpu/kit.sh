@@ -59,7 +59,7 @@ pack_programs() {
 
 # sources: a name for what the programs are built from.
 sources() {
-  (cd "$root" && find CMakeLists.txt cmake src include tests bench -type f \( -name '*.c*' -o -name '*.h*' -o -name '*.txt' -o -name '*.def' \) \
+  (cd "$root" && find CMakeLists.txt cmake src include tests bench -type f -not -path '*/__pycache__/*' \( -name '*.c*' -o -name '*.h*' -o -name '*.txt' -o -name '*.def' \) \
     -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-12)
 }
 
