@@ -20,7 +20,8 @@ pack() {
   for tool in apt-get dpkg readelf; do
     command -v $tool >/dev/null || fail "packing needs $tool"
   done
-  folder=$(mktemp -d) || exit 1
+  folder=$root/build/gpu-pack  # always the same, so that a compiler cache knows the headers again
+  rm -rf "$folder"
   # shellcheck disable=SC2064  # the folder's name now, not then
   trap "rm -rf '$folder'" EXIT
   mkdir -p "$folder/debs" .gpu-kit
