@@ -154,21 +154,26 @@ on_gpu() {
   fi
 }
 
-# cases NAME SECONDS FILTER: tests, with their outcome for the report.
+# cases NAME SECONDS FILTER [PROCESSES]: tests, with their outcome for the report.
 cases() {
-  local name=$1 limit=$2 filter=$3
-  local command=("$programs/gpu_cases" --gtest_brief=1 "--gtest_filter=$filter" "--gtest_output=json:$results/tests.$name.json")
-  [ $rehearse -eq 1 ] && command=(env GTEST_TOTAL_SHARDS=30 GTEST_SHARD_INDEX=0 "${command[@]}")
-  step "tests.$name" "$limit" "${command[@]}"
+  local name=$1 limit=$2 filter=$3 processes=${4:-1}
+  local command=("$programs/gpu_cases" --gtest_brief=1 "--gtest_filter=$filter")
+  if [ $rehearse -eq 1 ]; then
+    step "tests.$name" "$limit" env GTEST_TOTAL_SHARDS=30 GTEST_SHARD_INDEX=0 "${command[@]}" \
+      "--gtest_output=json:$results/tests.$name.json"
+  else
+    step "tests.$name" "$limit" python3 tests/gpu/shards.py "$processes" --json "$results/tests.$name.json" -- "${command[@]}"
+  fi
 }
 
-# sanitize TOOL NAME SECONDS FILTER
+# sanitize TOOL NAME SECONDS FILTER [PROCESSES]
 sanitize() {
-  local tool=$1 name=$2 limit=$3 filter=$4 sanitizer options
+  local tool=$1 name=$2 limit=$3 filter=$4 processes=${5:-1} sanitizer options
   options=(--tool "$tool" --error-exitcode 9 --print-limit 20)
   [ "$tool" = memcheck ] && options+=(--leak-check full)
   sanitizer=$(find_tool compute-sanitizer || echo compute-sanitizer)
-  on_gpu "sanitizer.$tool.$name" "$limit" "$sanitizer" "${options[@]}" "$programs/gpu_cases" --gtest_brief=1 "--gtest_filter=$filter"
+  on_gpu "sanitizer.$tool.$name" "$limit" python3 tests/gpu/shards.py "$processes" -- "$sanitizer" "${options[@]}" \
+    "$programs/gpu_cases" --gtest_brief=1 "--gtest_filter=$filter"
 }
 
 # bench NAME SECONDS FILTER: figures, which the report reads from bench.NAME.json.
@@ -209,24 +214,17 @@ smoke() {
   bench machine 60 '^machine/' on_gpu
   CUDA_MODULE_LOADING=LAZY cases lazy_graphs 90 '*.Graphs*'
   cases parity_of_five 60 "$three:$few/qsgd_bits_4:$few/topk_keep_0p05"
-  sanitize memcheck three 240 "$three"
+  sanitize memcheck three 240 "$three" 3
 }
 
-# The suites that take longest to say something come last; `others` is what no line above names.
+# Most of a test's time is the CPU's, so processes share the GPU.
 correctness() {
-  cases parity 90 '*/Parity.*'
-  cases codecs 90 '*/EveryCodec.*:*/DrawingCodec.*:*/AveragedCodec.*'
-  cases forms 90 '*/DeviceForms.*:*/DeviceFormCaps.*:*/FormModels.*:*/SketchModels.*:*/LearntRanks.*'
-  cases sums 60 'DeviceSums.*'
-  cases model 90 '*/DeviceModel.*'
-  cases streaming 90 '*/DeviceStreaming.*:DeviceStreamedLayers.*'
-  cases cap 90 'DeviceCaps.*:*/DeviceCap.*:*/DeviceCapModels.*:StreamedCaps.*'
-  cases svd 90 '*/DeviceSvd.*:*/DeviceSvdModel.*'
-  ATOMO_TEST_ENTRIES=$([ $rehearse -eq 1 ] && echo 70001 || echo 67108864) cases two_streams 240 '*/TwoStreams.*'
-  cases others 90 "-*/Parity.*:*/EveryCodec.*:*/DrawingCodec.*:*/AveragedCodec.*:*/DeviceForms.*:*/DeviceFormCaps.*:*/FormModels.*:\
-*/SketchModels.*:*/LearntRanks.*:DeviceSums.*:*/DeviceModel.*:*/DeviceStreaming.*:DeviceStreamedLayers.*:DeviceCaps.*:*/DeviceCap.*:\
-*/DeviceCapModels.*:StreamedCaps.*:*/DeviceSvd.*:*/DeviceSvdModel.*:*/TwoStreams.*:*/Large.*"
-  on_gpu_cases large 120 '*/Large.*'
+  local cores
+  cores=$(nproc)
+  cases parity 90 '*/Parity.*' $((cores < 16 ? cores : 16))
+  cases others 240 '-*/Parity.*:*/TwoStreams.*:*/Large.*' $((cores < 16 ? cores : 16))
+  ATOMO_TEST_ENTRIES=$([ $rehearse -eq 1 ] && echo 70001 || echo 67108864) cases two_streams 240 '*/TwoStreams.*' 6
+  on_gpu_cases large 120 '*/Large.*' 2
 }
 
 on_gpu_cases() {
@@ -235,10 +233,12 @@ on_gpu_cases() {
 
 models() { if [ $rehearse -eq 1 ]; then echo tiny; else echo 25M resnet50 gpt2; fi; }
 
+# The exact SVD comes last, of one tensor: it takes longer than all others together.
 times() {
-  local model
-  for model in $(models); do bench "$model" 150 "^$model/.*/(encode|decode|decode_add|decode_add_8)/iterations"; done
-  for model in $(models); do bench "$model-kernels" 60 "^$model/.*/(encode|decode|decode_add_8)/kernels" on_gpu; done
+  local model rest='([^s]|s[^v])*s?'  # specs without "sv"
+  for model in $(models); do bench "$model" 150 "^$model/$rest/(encode|decode|decode_add|decode_add_8)/iterations"; done
+  for model in $(models); do bench "$model-kernels" 60 "^$model/$rest/(encode|decode|decode_add_8)/kernels" on_gpu; done
+  bench svd 60 '^25M/.*svd.*/(encode|decode)/iterations' on_gpu
 }
 
 readonly kMetrics=(gpu__time_duration.sum dram__bytes_read.sum dram__bytes_write.sum lts__t_sector_hit_rate.pct
@@ -281,8 +281,8 @@ peers() {
   else
     on_gpu peers.torch 120 python3 tests/gpu/peers.py --out "$results/peers.torch.json"
   fi
-  sanitize racecheck two 120 "$two"
-  sanitize initcheck two 120 "$two"
+  sanitize racecheck two 120 "$two" 2
+  sanitize initcheck two 120 "$two" 2
 }
 
 sanitizer() {

@@ -45,6 +45,9 @@ std::string name_of(const void* kernel) {
   char* const demangled = abi::__cxa_demangle(mangled, nullptr, nullptr, &status);
   std::string name = status == 0 ? demangled : mangled;
   std::free(demangled);
+  const std::string unnamed = "(anonymous namespace)::";
+  for (std::size_t at = name.find(unnamed); at != std::string::npos; at = name.find(unnamed))
+    name.erase(at, unnamed.size());
   name = name.substr(0, name.find('('));
   // What stands before the last "::" that no template's argument holds.
   const std::size_t arguments = std::min(name.find('<'), name.size());

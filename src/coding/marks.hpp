@@ -15,12 +15,12 @@
 /// every k up to 12, and a larger k would not shorten them.
 
 #include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "atomo/types.hpp"
+#include "core/bit_counts.hpp"
 #include "core/bits.hpp"
 
 namespace atomo::coding {
@@ -56,7 +56,7 @@ template <typename Visit>
 bool for_each_mark(std::span<const std::uint64_t> words, Visit visit) noexcept {
   for (std::size_t w = 0; w < words.size(); ++w) {
     for (std::uint64_t left = words[w]; left != 0; left &= left - 1) {
-      if (!visit(std::uint64_t{w} * 64 + static_cast<std::uint64_t>(std::countr_zero(left)))) {
+      if (!visit(std::uint64_t{w} * 64 + static_cast<std::uint64_t>(core::countr_zero(left)))) {
         return false;
       }
     }

@@ -7,9 +7,9 @@
 /// longer than `kRiceLimit` + raw bits, and one outlier cannot make a stream long.
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 
+#include "core/bit_counts.hpp"
 #include "core/bits.hpp"
 #include "core/host_device.hpp"
 
@@ -70,7 +70,7 @@ struct RiceRange {
                                              unsigned max_k, unsigned shift = 0) noexcept {
   const std::uint64_t center = total * 11 / (16 * (count + 1));
   const unsigned middle =
-      std::min(max_k, static_cast<unsigned>(std::bit_width(center | 1)) - 1 + shift);
+      std::min(max_k, static_cast<unsigned>(core::bit_width(center | 1)) - 1 + shift);
   return {middle > 0 ? middle - 1 : 0, std::min(max_k, middle + 1)};
 }
 
@@ -94,7 +94,7 @@ template <typename BitsAt>
 struct UpwardWindow {
   std::uint64_t bits;
   [[nodiscard]] constexpr unsigned ones() const noexcept {
-    return static_cast<unsigned>(std::countr_one(bits));
+    return static_cast<unsigned>(core::countr_one(bits));
   }
   /// The number in the `count` bits behind the first `skipped`, at most 57 in all.
   [[nodiscard]] constexpr std::uint64_t field(unsigned skipped, unsigned count) const noexcept {
@@ -106,7 +106,7 @@ struct UpwardWindow {
 struct DownwardWindow {
   std::uint64_t bits;
   [[nodiscard]] constexpr unsigned ones() const noexcept {
-    return static_cast<unsigned>(std::countl_one(bits));
+    return static_cast<unsigned>(core::countl_one(bits));
   }
   [[nodiscard]] constexpr std::uint64_t field(unsigned skipped, unsigned count) const noexcept {
     return bits << skipped >> 1 >> (63 - count);

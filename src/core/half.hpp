@@ -21,6 +21,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "core/bit_counts.hpp"
 #include "core/namespaces.hpp"
 
 namespace atomo::core {
@@ -40,7 +41,7 @@ namespace atomo::core {
     return std::bit_cast<float>(sign | ((exponent + 112u) << 23) | (mantissa << 13));
   if (mantissa == 0) return std::bit_cast<float>(sign);
   const auto shift =
-      static_cast<std::uint32_t>(std::countl_zero(mantissa)) - 21u;  // brings the top bit to bit 10
+      static_cast<std::uint32_t>(core::countl_zero(mantissa)) - 21u;  // brings the top bit to bit 10
   return std::bit_cast<float>(sign | ((113u - shift) << 23) |
                               (((mantissa << shift) & 0x3FFu) << 13));
 }

@@ -3,9 +3,9 @@
 /// A body of chunked top-k (FORMAT.md, "chunked top-k"): its parameters and where its parts stand, for
 /// host and device.
 
-#include <bit>
 #include <cstdint>
 
+#include "core/bit_counts.hpp"
 #include "core/host_device.hpp"
 
 namespace atomo::format {
@@ -31,7 +31,7 @@ struct ChunkConfig {
 
 [[nodiscard]] constexpr std::uint32_t chunk_params(const ChunkConfig& config) noexcept {
   return static_cast<std::uint32_t>(config.values) | (config.keep - 1) << 3 |
-         static_cast<std::uint32_t>(std::countr_zero(config.chunk) - 6) << 15 |
+         static_cast<std::uint32_t>(core::countr_zero(config.chunk) - 6) << 15 |
          static_cast<std::uint32_t>(config.layout) << 18 |
          (config.side == 0 ? 0 : config.side - 1) << 20 | (config.draws ? 1u : 0u) << 26;
 }
@@ -87,7 +87,7 @@ inline constexpr unsigned kRawGapBits = 13;
 [[nodiscard]] ATOMO_HD constexpr unsigned gap_parameter(std::uint32_t left,
                                                         std::uint32_t marks) noexcept {
   const std::uint32_t mean = left > marks ? (left - marks) / (marks + 1) : 0;
-  return mean == 0 ? 0 : static_cast<unsigned>(std::bit_width(mean)) - 1;
+  return mean == 0 ? 0 : static_cast<unsigned>(core::bit_width(mean)) - 1;
 }
 
 /// Bits of the gaps of a chunk at most, and of those of the slots of a group that are in the upper bin.

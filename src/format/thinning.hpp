@@ -7,11 +7,11 @@
 /// Whatever d came out to be, a run is left out with probability d / K exactly, so the estimate
 /// stays unbiased (the tower rule); drawing again would not be.
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 
 #include "atomo/types.hpp"
+#include "core/bit_counts.hpp"
 #include "core/workspace.hpp"
 #include "format/dithered_layer.hpp"
 
@@ -25,7 +25,7 @@ struct Runs {
   std::uint32_t log2 = 0;
 
   [[nodiscard]] static constexpr Runs of(std::uint64_t units) noexcept {
-    const auto log2 = static_cast<std::uint32_t>(std::bit_width(units)) - 1;
+    const auto log2 = static_cast<std::uint32_t>(core::bit_width(units)) - 1;
     return {units, log2 < kMostLog2 ? log2 : kMostLog2};
   }
   [[nodiscard]] constexpr std::uint64_t count() const noexcept { return std::uint64_t{1} << log2; }

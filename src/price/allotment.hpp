@@ -18,10 +18,10 @@
 /// with a probability that is known when the sizes are, and the estimate stays unbiased.
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <limits>
 
+#include "core/bit_counts.hpp"
 #include "core/host_device.hpp"
 #include "core/philox.hpp"
 #include "format/thinning.hpp"
@@ -72,7 +72,7 @@ template <typename BytesAt>
 
 /// The runs of the layers of a message that have a body.
 [[nodiscard]] constexpr Runs runs_of_layers(std::uint64_t bodies) noexcept {
-  return {bodies, static_cast<std::uint32_t>(std::bit_width(bodies)) - 1};
+  return {bodies, static_cast<std::uint32_t>(core::bit_width(bodies)) - 1};
 }
 /// What chooses the first of the layers that a message leaves out. `key` is its first layer's.
 [[nodiscard]] ATOMO_HD inline std::uint32_t draw_of_layers(const Key& key) noexcept {
@@ -80,7 +80,7 @@ template <typename BytesAt>
 }
 
 [[nodiscard]] constexpr std::uint32_t layers_log2(std::size_t layers) noexcept {
-  return static_cast<std::uint32_t>(std::bit_width(layers - 1));
+  return static_cast<std::uint32_t>(core::bit_width(layers - 1));
 }
 /// `key.tensor` is the layer's number.
 [[nodiscard]] ATOMO_HD inline Allotment allot_streamed(const CappedBody& body,

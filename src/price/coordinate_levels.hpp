@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/bit_counts.hpp"
 #include "format/coordinate_body.hpp"
 
 namespace atomo::price {
@@ -46,7 +47,7 @@ inline constexpr std::size_t kLevelBins = kExactLevels + (kLevelBits - 6) * 8;
 
 [[nodiscard]] constexpr std::uint32_t level_bin(std::uint32_t level) noexcept {
   if (level < kExactLevels) return level;
-  const auto top = static_cast<unsigned>(std::bit_width(level)) - 1;
+  const auto top = static_cast<unsigned>(core::bit_width(level)) - 1;
   return kExactLevels + (top - 6) * 8 + (level >> (top - 3) & 7);
 }
 
@@ -72,7 +73,7 @@ inline constexpr std::uint64_t kNoneListed = std::uint64_t{1} << 32;
                                                  std::uint64_t entries) noexcept {
   // Drop bits until the quotient fits.
   const unsigned drop =
-      entries >> 31 != 0 ? static_cast<unsigned>(std::bit_width(entries)) - 31 : 0;
+      entries >> 31 != 0 ? static_cast<unsigned>(core::bit_width(entries)) - 31 : 0;
   const std::uint64_t density =
       (listed >> drop << 32) / std::max<std::uint64_t>(entries >> drop, 1);
   return density < kNoneListed ? kNoneListed - density : 0;

@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "coding/duo_code_tables.hpp"
+#include "core/bit_counts.hpp"
 #include "core/host_device.hpp"
 #include "math/dither.hpp"
 #include "price/price.hpp"
@@ -103,7 +104,7 @@ class PriceDivisor {
       if (kept < kCertain) return {std::max<std::uint64_t>(kept, 1), 0};
     }
     // The ratio is at least 2^(top - kBits + above), and less than twice that.
-    const int top = static_cast<int>(std::bit_width(quotient)) - 1;
+    const int top = static_cast<int>(core::bit_width(quotient)) - 1;
     const auto sixteenths = static_cast<int>(quotient >> (top - 4) & 15u);
     const int place = PriceCosts::kParts + 16 * (top - kBits + above) + sixteenths;
     constexpr int kLast = (PriceCosts::kClasses - 1) * PriceCosts::kParts;
@@ -138,7 +139,7 @@ class PriceDivisor {
   // atoms / kept with 32 fraction bits; its logarithm in eighths of an octave, linear between the
   // table's points.
   const auto ratio = static_cast<std::uint64_t>((Wide{atoms} << 32) / kept);
-  const auto octave = static_cast<std::uint64_t>(std::bit_width(ratio)) - 33;
+  const auto octave = static_cast<std::uint64_t>(core::bit_width(ratio)) - 33;
   const std::uint64_t mantissa =
       (ratio << (31 - octave)) & 0x7FFFFFFFFFFFFFFFull;  // 63 bits below the leading one
   const std::uint64_t index = octave * 8 + (mantissa >> 60);

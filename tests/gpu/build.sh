@@ -14,4 +14,4 @@ cmake --fresh -S . -B build/gpu "${generator[@]}" "${launcher[@]}" -DCMAKE_BUILD
   -DCMAKE_CUDA_ARCHITECTURES="$architecture-real" "$@"
 cmake --build build/gpu -j "$(nproc)" --target gpu_cases bench_gpu
 mkdir -p build/gpu/bin
-ln -sf ../tests/gpu_cases ../bench/bench_gpu build/gpu/bin
+ln -sf ../tests/device/gpu_cases ../bench/bench_gpu build/gpu/bin

@@ -20,7 +20,8 @@ pack() {
   for tool in apt-get dpkg readelf; do
     command -v $tool >/dev/null || fail "packing needs $tool"
   done
-  folder=$(mktemp -d) || exit 1
+  folder=$root/build/gpu-pack  # always the same, so that a compiler cache knows the headers again
+  rm -rf "$folder"
   # shellcheck disable=SC2064  # the folder's name now, not then
   trap "rm -rf '$folder'" EXIT
   mkdir -p "$folder/debs" .gpu-kit
@@ -59,7 +60,7 @@ pack_programs() {
 
 # sources: a name for what the programs are built from.
 sources() {
-  (cd "$root" && find CMakeLists.txt cmake src include tests bench -type f \( -name '*.c*' -o -name '*.h*' -o -name '*.txt' -o -name '*.def' \) \
+  (cd "$root" && find CMakeLists.txt cmake src include tests bench -type f -not -path '*/__pycache__/*' \( -name '*.c*' -o -name '*.h*' -o -name '*.txt' -o -name '*.def' \) \
     -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-12)
 }
 

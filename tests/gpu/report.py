@@ -98,11 +98,11 @@ def read_sanitizer(folder, step):
     with open(os.path.join(folder, step["name"] + ".log"), encoding="utf-8", errors="replace") as file:
         text = file.read()
     found = re.findall(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard", text)
-    ran = re.search(r"\[==========\] (\d+) tests? from .* ran", text)
+    ran = sum(int(number) for number in re.findall(r"\[==========\] (\d+) tests? from .* ran", text))
     errors = sum(int(number) for pair in found for number in pair if number) if found else None
     return {"tool": tool, "suite": suite,
-            "passed": step["exit_status"] == 0 and errors == 0 and bool(ran) and int(ran[1]) > 0,
-            "errors": errors, "tests": int(ran[1]) if ran else 0, "exit_status": step["exit_status"]}
+            "passed": step["exit_status"] == 0 and errors == 0 and ran > 0,
+            "errors": errors, "tests": ran, "exit_status": step["exit_status"]}
 
 
 def read_figures(path):

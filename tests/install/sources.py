@@ -13,6 +13,9 @@ CODE = (".cpp", ".hpp", ".h", ".cu", ".cuh", ".py", ".sh", ".cmake")
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 OPENED = ("src/", "programs/", "bindings/", "examples/")
 MAX_LINES = 500
+# In kernels these become constants, without a word: core/bit_counts.hpp has those for them. Folders and files for the host alone.
+HOST_BITS = re.compile(r"\bstd::(bit_ceil|bit_floor|bit_width|count[lr]_(?:one|zero)|has_single_bit|popcount)\b")
+HOST_ALONE = ("src/cpu/", "src/catalogue/", "src/patch/", "src/core/bit_counts.hpp")
 
 
 def tracked(root):
@@ -43,7 +46,10 @@ def faults(path, lines, names):
     # Tables are data: nobody reads them from top to bottom.
     if len(lines) >= MAX_LINES and not path.endswith("_tables.hpp"):
         yield f"{len(lines)} lines, under {MAX_LINES} are wanted"
+    kernels = path.startswith("src/") and path.endswith((".hpp", ".cu", ".cuh")) and not path.startswith(HOST_ALONE)
     for number, line in enumerate(lines, 1):
+        for name in HOST_BITS.findall(line) if kernels else ():
+            yield f"line {number}: std::{name} does not work in a kernel, core::{name} does"
         # A comment that sends its reader to a file sends to one that is there.
         if path.startswith(("src/", "include/")) and "//" in line:
             for name in re.findall(r"[\w-]+\.(?:hpp|cuh|cpp|cu)\b", line.partition("//")[2]):
