@@ -168,7 +168,7 @@ def images(place, count):
             net = torchvision.models.resnet50(weights=None)
         else:
             net, classes, size = nn.Sequential(nn.Conv2d(3, 16, 7, 4, bias=False), nn.BatchNorm2d(16), nn.ReLU(),
-                                               nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(256, 256)), 256, 32
+                                               nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(256, 1500)), 1500, 32
         return net, (torch.randn(count, 3, size, size), torch.randint(0, classes, (count,)))
 
 
