@@ -13,7 +13,6 @@ from machine import Gpu, Training, images, machine, small
 from suite import Suite
 
 import atomo
-import ddp_runs
 import gpu_runs
 import torch
 import torch.distributed as dist
@@ -25,8 +24,9 @@ SPECS = {"sign": True, "qsgd:bits=4": True, "terngrad": True, "topk:keep=0.01": 
          "atomo:atoms=rows,bits=1": True, "atomo:atoms=coordinate,bits=1": True, "atomo:bits=0.5": False}
 ARRAYS = [(torch.float32, (1,)), (torch.float32, (33,)), (torch.float32, (3, 5, 7)), (torch.float32, (257, 301)),
           (torch.bfloat16, (257, 301)), (torch.float16, (257, 301)), (torch.float32, (1000, 1031))]
-MODEL = {"conv.weight": (torch.float32, (16, 3, 7, 7)), "conv.bias": (torch.float32, (16,)), "head.weight": (torch.float32, (250, 129)),
-         "half.weight": (torch.bfloat16, (64, 65)), "half.bias": (torch.float16, (65,))}
+MODEL = {"conv.weight": (torch.float32, (16, 3, 7, 7)), "conv.bias": (torch.float32, (16,)),
+         "head.weight": (torch.float32, (250, 129)), "half.weight": (torch.bfloat16, (64, 65)),
+         "half.bias": (torch.float16, (65,))}
 POLICIES = {"*.bias=identity:dtype=f32; *=qsgd:bits=4": True, "atomo:atoms=blocks,bits=1": True,
             "*.bias=sign; *=atomo:atoms=coordinate,bits=1": True, "ef+topk:keep=0.05": True, "atomo:bits=1": False}
 MEANS = {"qsgd:bits=4": True, "atomo:atoms=blocks,bits=0.25,cap=0.26": True, "atomo:bits=0.5": False}
@@ -88,7 +88,7 @@ def codec(place, spec, exact):
             wrong.bytes(bytes_of(one.encode(y, step=1, **KEY)), mine, *what, "a second time")
             for payload in (made, expected):
                 wrong.expect(same(one.decode(payload, like=y), one.decode(bytes_of(payload), like=x)), *what, "decode")
-            sums = [torch.randn(shape, generator=torch.Generator().manual_seed(2)).to(device) for device in (place.device, "cpu")]
+            sums = [values(torch.float32, shape, 2).to(device) for device in (place.device, "cpu")]
             messages = [mine, expected, bytes_of(one.encode(y, step=2, **KEY))]
             for total in sums:
                 one.decode_add_all(messages, out=total, alpha=-0.3)
