@@ -15,7 +15,6 @@ fail() { printf 'python/build.sh: %s\n' "$*" >&2; exit 1; }
 mapfile -t facts < <("$python" - <<'PYTHON'
 import glob
 import importlib.util
-import os
 import sysconfig
 
 print(sysconfig.get_paths()["include"])
@@ -24,9 +23,9 @@ jaxlib = importlib.util.find_spec("jaxlib")
 print(jaxlib.submodule_search_locations[0] + "/include" if jaxlib else "")
 # CUDA's libraries as PyTorch and JAX load them, where they come as wheels: a process has one of each.
 nvidia = importlib.util.find_spec("nvidia")
-found = [path for place in (nvidia.submodule_search_locations if nvidia else ())
-         for name in ("cublas", "cusolver") for path in glob.glob(f"{place}/*/lib/lib{name}.so.*")]
-print(" ".join(found) if len({os.path.basename(path).split(".")[0] for path in found}) == 2 else "")
+found = [[path for name in ("cublas", "cusolver") for path in glob.glob(f"{folder}/lib{name}.so.*")[:1]]
+         for place in (nvidia.submodule_search_locations if nvidia else ()) for folder in glob.glob(f"{place}/cu*/lib")]
+print(" ".join(next((pair for pair in found if len(pair) == 2), [])))
 PYTHON
 )
 [ ${#facts[@]} -eq 4 ] || fail "$python does not run"
@@ -40,6 +39,8 @@ for place in "${CUDA_HOME:-/usr/local/cuda}" /usr/local/cuda; do
 done
 [ -n "$cuda" ] || fail "there is no CUDA toolkit in /usr/local/cuda"
 lib=$(echo "$kit"/lib/*-linux-gnu)
+runtime=$(find "$cuda"/lib64/ "$cuda"/targets/*/lib -name libcudart_static.a 2>/dev/null | head -n 1 || true)
+[ -n "$runtime" ] || fail "there is no libcudart_static.a in $cuda"
 
 rm -rf "$folder"
 mkdir -p "$folder/objects"
@@ -74,7 +75,7 @@ link() {
   "$compiler" -shared -o "$folder/atomo/$name$suffix" "${objects[@]}" "$library" \
     -Wl,--version-script=bindings/python/symbols.map -Wl,--gc-sections -Wl,-s \
     -Wl,--disable-new-dtags -Wl,-rpath,"$run_paths" "${solvers[@]}" "$lib/libblosc.so" "$lib/liblapacke.a" \
-    "$lib/openblas-pthread/libopenblas.so" "$lib"/libhwy.so "$cuda/lib64/libcudart_static.a" -ldl -lrt -lpthread
+    "$lib/openblas-pthread/libopenblas.so" "$lib"/libhwy.so "$runtime" -ldl -lrt -lpthread
 }
 link _atomo "${calls[@]}" nb_combined || fail "_atomo does not link"
 if [ ${#jax_calls[@]} -gt 0 ]; then
