@@ -23,6 +23,8 @@ Without, on the GPU machine: runs the parts named, in this order, all but `build
   times        every codec on 25 M entries, ResNet-50 and GPT-2 small: by stream, by graph, by kernel
   profile      Nsight Compute's counters of the kernels of each codec
   peers        CUB, cuBLAS, cuSOLVER and PyTorch on comparable work; races and uninitialised memory on two codecs
+  python       builds the Python package for the python3 there; its calls against the CPU's, DDP, FSDP and JAX; steps of
+               ResNet-50 with hooks and without
   sanitizer    all tests but the large ones under compute-sanitizer's four tools: hours
 
 After every step FOLDER holds a report, gpu.json and gpu.txt, with what was predicted beside what was measured, and all logs
@@ -53,7 +55,7 @@ readonly build=build/gpu results=build/gpu-results
 # shellcheck source=tests/gpu/kit.sh
 . tests/gpu/kit.sh
 
-readonly kParts=(build smoke correctness times profile peers sanitizer)
+readonly kParts=(build smoke correctness times profile peers python sanitizer)
 parts=()
 deadline=
 out=
@@ -84,7 +86,7 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-[ ${#parts[@]} -gt 0 ] || parts=(smoke correctness times profile peers)
+[ ${#parts[@]} -gt 0 ] || parts=(smoke correctness times profile peers python)
 deadline=${deadline:-$((540 * ${#parts[@]}))}
 if [ -z "$out" ]; then
   out=build/gpu-report
@@ -283,6 +285,26 @@ peers() {
   fi
   sanitize racecheck two 120 "$two" 2
   sanitize initcheck two 120 "$two" 2
+}
+
+# python_step NAME SECONDS SCRIPT option...: a script of tests/gpu/python with the package that was built.
+python_step() {
+  local name=$1 limit=$2 script=tests/gpu/python/$3
+  shift 3
+  if [ $rehearse -eq 1 ] && build/venv/bin/python -c 'import atomo' 2>/dev/null; then
+    step "$name" "$limit" build/venv/bin/python "$script" --rehearse "$@"
+  else
+    on_gpu "$name" "$limit" env PYTHONPATH="$build-python" python3 "$script" "$@"
+  fi
+}
+
+python() {
+  local library=$programs/../atomo/libatomo.a  # the kit's, else that of the build there
+  [ -f "$library" ] || library=$build/src/libatomo.a
+  on_gpu build.python 90 bash tests/gpu/python/build.sh python3 "$library" "$build-kit" "$build-python" || return
+  python_step tests.python 90 cases.py --json "$results/tests.python.json"
+  python_step tests.python_jax 75 jax_cases.py --json "$results/tests.python_jax.json" --out "$results/bench.python_jax.json"
+  python_step bench.python 90 times.py --out "$results/bench.python.json"
 }
 
 sanitizer() {

@@ -12,6 +12,9 @@ readonly kPackages=(
   libgtest-dev libbenchmark-dev libbenchmark1debian
 )
 
+# What the Python package's extensions are compiled with: headers and sources, in a wheel of PyPI.
+readonly kNanobind=nanobind==3.1.0
+
 glibc_version() { ldd --version | head -n 1 | grep -oE '[0-9.]+$'; }
 
 # pack ARCHITECTURE: downloads the libraries, builds the programs for that GPU, and packs both.
@@ -32,6 +35,7 @@ pack() {
     dpkg -x "$package" "$folder/root" || fail "$package does not unpack"
   done
   gather_kit "$folder/root" "$folder/kit" || fail "the packages do not hold what the kit needs"
+  gather_nanobind "$folder" "$folder/kit" || fail "$kNanobind could not be downloaded from PyPI"
   pack_programs "$1" "$folder/kit" || fail "the programs were not built; what was is in $build"
   (cd "$folder/debs" && sha256sum ./*.deb) >"$folder/kit/PACKAGES"
   uname -m >"$folder/kit/MACHINE"
@@ -42,8 +46,17 @@ pack() {
   say "$kKit: $megabytes MB, for $(uname -m), glibc $(cat "$folder/kit/GLIBC") or newer and GPUs of compute capability $1"
 }
 
+# gather_nanobind FOLDER KIT: what the extensions of the Python package are compiled with.
+gather_nanobind() {
+  local python=python3
+  [ -x build/venv/bin/python ] && python=build/venv/bin/python
+  "$python" -m pip -q --disable-pip-version-check download --no-deps -d "$1/wheels" "$kNanobind" || return 1
+  "$python" -m zipfile -e "$1"/wheels/nanobind-*.whl "$1/wheels/all" || return 1
+  mkdir -p "$2/nanobind" && mv "$1"/wheels/all/nanobind/{include,src,ext} "$2/nanobind"
+}
+
 # pack_programs ARCHITECTURE KIT: the programs, which find their libraries in the kit, and those of the toolkit where it
-# usually is. Which sources they were built from stands beside them.
+# usually is, and the library that the Python package is built with. Which sources they are of stands beside them.
 pack_programs() {
   local lib program
   lib=$(cd "$2/lib" && echo *-linux-gnu)
@@ -55,6 +68,8 @@ pack_programs() {
   for program in gpu_cases bench_gpu; do
     strip -o "$2/bin/$program" $build/bin/$program || return 1
   done
+  mkdir -p "$2/atomo"
+  strip -g -o "$2/atomo/libatomo.a" $build/src/libatomo.a || return 1
   sources >"$2/bin/SOURCES"
 }
 

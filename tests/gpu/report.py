@@ -171,10 +171,10 @@ def tables(report):
             yield ""
             yield f"{figure['name']}: {sum(times.values()):.1f} us"
             yield from aligned([(key, f"{times[key]:.1f}") for key in sorted(times)])
-    rest = [figure for figure in report["bench"] if figure["name"].split("/")[0] in ("machine", "peers")]
+    rest = [figure for figure in report["bench"] if figure["name"].split("/")[0] in ("machine", "peers", "python")]
     if rest:
         yield ""
-        units = ("gbs", "us", "ns", "cycles", "stream_us", "graph_us")
+        units = ("gbs", "us", "host_us", "memory", "sent", "ns", "cycles", "stream_us", "graph_us")
         yield from aligned([(figure["name"], ", ".join(f"{figure[unit]:.4g} {unit}" for unit in units if unit in figure))
                             for figure in rest])
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of tests/gpu.sh and its report with programs that stand in for the GPU's: what fails, what is cut short, what is
 left when it is killed."""
+import contextlib
 import json
 import os
 import shutil
@@ -15,7 +16,9 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
+sys.path.insert(0, os.path.join(HERE, "python"))
 import report as gpu_report  # noqa: E402
+import suite  # noqa: E402
 
 # Writes what GoogleTest writes: one case that passes, or fails where its filter matches FAIL; sleeps where SLOW asks.
 CASES = """#!/usr/bin/env python3
@@ -161,6 +164,12 @@ class Script(unittest.TestCase):
         self.assertEqual(status, 0, said)
         self.assertRegex(said, "needs a GPU: clocks, bench.machine, .*profile.default.*peers.torch")
 
+    def test_a_package_that_cannot_be_built_is_said_and_not_tested(self):
+        status, said = self.run_script("python")
+        self.assertEqual(status, 1)
+        self.assertRegex(said, "python/build.sh: there is no ")
+        self.assertEqual([step["name"] for step in self.report()["steps"]], ["build.python"])
+
     def test_bad_arguments_are_named(self):
         for options, said in ((("--deadline", "soon"), "'soon'"), (("smok",), "'smok'"), (("--out",), "--out needs a value")):
             with self.subTest(options=options):
@@ -224,6 +233,24 @@ class Report(unittest.TestCase):
         for figure, passes in (('{"name": "a"}', True), ('{"name": "a", "error_occurred": true}', False)):
             status, found = self.report({"bench.a.json": '{"benchmarks": [%s]}' % figure}, [("bench.a", 0)])
             self.assertEqual((status == 0, found["passed"]), (passes, passes))
+
+    def test_cases_and_figures_of_the_python_package_are_read(self):
+        with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w", encoding="utf-8") as nowhere, \
+                contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+            cases = suite.Suite(os.path.join(folder, "tests.python.json"))
+            figures = suite.Figures(os.path.join(folder, "bench.python.json"), torch="2")
+            cases.run("Group", "good", lambda: None)
+            self.assertEqual(cases.end(), 0)
+            cases.run("Group", "bad", lambda: 1 / 0)
+            figures.measure("step sign", lambda: figures.add("step sign", [3.0, 1.0, 2.0], host_us=1.0))
+            self.assertEqual(figures.end(), 0)
+            figures.measure("step qsgd", lambda: 1 / 0)
+            self.assertEqual((cases.end(), figures.end()), (1, 1))
+            found = gpu_report.read_suite(folder, {"name": "tests.python", "exit_status": 1})
+            self.assertEqual((found["passed"], found["failed"], found["failures"]), (1, 1, ["Group.bad"]))
+            first, second = gpu_report.read_bench(folder)
+            self.assertEqual([first[key] for key in ("name", "us", "us_least", "us_most")], ["python/step sign", 2.0, 1.0, 3.0])
+            self.assertIn("ZeroDivisionError", second["error_message"])
 
     def test_figures_of_a_file_that_was_cut_short_are_kept(self):
         whole = json.dumps({"context": {}, "benchmarks": [{"name": "a", "us": 1.0}, {"name": "b", "us": 2.0}]}, indent=1)
