@@ -15,8 +15,8 @@ that folder to the GPU machine.
 
 Without, on the GPU machine: runs the parts named, in this order, all but `build` and `sanitizer` where none is:
 
-  build        builds the programs there (nvcc, g++, CMake 3.25); the other parts do so by themselves where the kit's
-               programs do not run or are of other sources
+  build        builds the programs there (nvcc, g++, CMake 3.25), which takes minutes; the other parts do so by
+               themselves where there is no kit, and refuse a kit of other sources
   smoke        the machine's own speeds, graphs under lazy loading, parity of five codecs, three of them under memcheck;
                when a step of it fails, no other part is begun
   correctness  every test on the GPU, then large tensors on two streams at once
@@ -198,10 +198,13 @@ find_programs() {
   fi
   programs=${ATOMO_GPU_PROGRAMS:-}  # a folder that has them already
   [ -n "$programs" ] && return
-  if [ -f $kKit ]; then unpack_kit || return 1; fi
-  if ! wants build && [ -f $kKit ] && packed_programs; then
-    programs=$build-kit/bin
-    return
+  if [ -f $kKit ]; then
+    unpack_kit || return 1
+    if ! wants build; then
+      packed_programs || { say "pack the kit again, or name the part build: it builds them here, which takes minutes"; return 1; }
+      programs=$build-kit/bin
+      return
+    fi
   fi
   programs=$build/bin
   if wants build || ! [ -x $programs/gpu_cases ]; then
@@ -221,8 +224,6 @@ smoke() {
 
 # Most of a test's time is the CPU's, so processes share the GPU.
 correctness() {
-  local cores
-  cores=$(nproc)
   cases parity 90 '*/Parity.*' $((cores < 16 ? cores : 16))
   cases others 240 '-*/Parity.*:*/TwoStreams.*:*/Large.*' $((cores < 16 ? cores : 16))
   ATOMO_TEST_ENTRIES=$([ $rehearse -eq 1 ] && echo 70001 || echo 67108864) cases two_streams 240 '*/TwoStreams.*' 6
@@ -318,6 +319,7 @@ trap 'exit 130' INT TERM
 [ $keep -eq 1 ] || rm -rf $results
 mkdir -p $results "$out" || fail "'$out' cannot be made"
 touch $results/steps.tsv
+cores=$(nproc)  # which believes OMP_NUM_THREADS
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 if [ $rehearse -eq 0 ]; then
   # The first GPU's compute capability without its point, e.g. 90.

@@ -12,6 +12,6 @@ command -v ccache >/dev/null && launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -
 cmake --fresh -S . -B build/gpu "${generator[@]}" "${launcher[@]}" -DCMAKE_BUILD_TYPE=Release -DATOMO_CUDA=ON \
   -DATOMO_CLI=OFF -DATOMO_EXAMPLES=OFF -DATOMO_TESTS=ON -DATOMO_BENCH=ON -DCMAKE_CUDA_COMPILER="$nvcc" \
   -DCMAKE_CUDA_ARCHITECTURES="$architecture-real" "$@"
-cmake --build build/gpu -j "$(nproc)" --target gpu_cases bench_gpu
+cmake --build build/gpu -j "$(env -u OMP_NUM_THREADS nproc)" --target gpu_cases bench_gpu
 mkdir -p build/gpu/bin
 ln -sf ../tests/device/gpu_cases ../bench/bench_gpu build/gpu/bin

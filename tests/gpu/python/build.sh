@@ -60,7 +60,7 @@ command -v ccache >/dev/null && launcher=(ccache)
 {
   for name in "${jax_calls[@]}" "${calls[@]}"; do printf '%s\0' "bindings/python/$name.cpp"; done
   printf '%s\0' "$kit/nanobind/src/nb_combined.cpp"
-} | xargs -0 -P "$(nproc)" -I SOURCE bash -c 'source=$1 folder=$2; shift 2
+} | xargs -0 -P "$(env -u OMP_NUM_THREADS nproc)" -I SOURCE bash -c 'source=$1 folder=$2; shift 2
     name=$(basename "$source" .cpp); "$@" -c "$source" -o "$folder/objects/$name.o" || exit 255' \
   _ SOURCE "$folder" "${launcher[@]}" "$compiler" "${flags[@]}" || fail "a source does not compile"
 
