@@ -53,27 +53,69 @@ struct MessageBytes {
   }
 };
 
+/// What the lanes of a warp make of stripes: lane 8g + i has copy g of accumulator i.
+class WarpHash {
+ public:
+  static constexpr unsigned kCopies = kLanes / xxh3::kAccumulators;
+  static constexpr unsigned kOwn =
+      xxh3::kRegionStripes / kCopies;  ///< stripes of a lane in a region
+
+  __device__ explicit WarpHash(std::uint64_t seed)
+      : seed_(seed), sum_(copy() == 0 ? xxh3::initial(accumulator()) : 0) {
+    for (unsigned k = 0; k < kOwn; ++k)
+      keys_[k] =
+          xxh3::seeded_word(kDeviceSecret.data(), kCopies * k + copy() + accumulator(), seed);
+    scramble_key_ = seeded(xxh3::kScrambleKey);
+  }
+  [[nodiscard]] static __device__ unsigned accumulator() { return lane() % xxh3::kAccumulators; }
+  [[nodiscard]] static __device__ unsigned copy() { return lane() / xxh3::kAccumulators; }
+
+  /// The lane's word of its stripe k of a region, which counts where `counts`.
+  __device__ void add(unsigned k, std::uint64_t word, bool counts = true) {
+    const std::uint64_t more = gain(word, keys_[k]);
+    sum_ += counts ? more : 0;
+  }
+  /// The lane's word of the last stripe; it counts in one copy.
+  __device__ void add_last(std::uint64_t word, bool counts) {
+    const std::uint64_t more = gain(word, seeded(xxh3::kLastKey));
+    sum_ += counts ? more : 0;
+  }
+  __device__ void end_region() {
+    add_copies();
+    sum_ = copy() == 0 ? xxh3::scramble(sum_, scramble_key_) : 0;
+  }
+  /// The hash of `length` bytes, the same in every lane.
+  [[nodiscard]] __device__ std::uint64_t finish(std::uint64_t length) {
+    add_copies();
+    const std::uint64_t keyed = sum_ ^ seeded(xxh3::kEndKey);
+    std::uint64_t end = xxh3::fold(keyed, __shfl_xor_sync(kAllLanes, keyed, 1));
+    end += __shfl_xor_sync(kAllLanes, end, 2);
+    end += __shfl_xor_sync(kAllLanes, end, 4);
+    return xxh3::avalanche(length * xxh3::kPrime64_1 + end);
+  }
+
+ private:
+  [[nodiscard]] __device__ std::uint64_t seeded(unsigned key) const {
+    return xxh3::seeded_at(kDeviceSecret.data(), key + 8 * accumulator(), seed_);
+  }
+  [[nodiscard]] static __device__ std::uint64_t gain(std::uint64_t word, std::uint64_t key) {
+    return xxh3::gain(word, __shfl_xor_sync(kAllLanes, word, 1), key);
+  }
+  __device__ void add_copies() {
+    for (unsigned step = xxh3::kAccumulators; step < kLanes; step *= 2)
+      sum_ += __shfl_xor_sync(kAllLanes, sum_, static_cast<int>(step));
+  }
+
+  std::uint64_t seed_, keys_[kOwn], scramble_key_, sum_;
+};
+
 /// XXH3 of `length` bytes from byte `from` on, above xxh3::kLongestShort, by a whole warp; the same
-/// in every lane. Lane 8g + i has copy g of accumulator i.
+/// in every lane.
 __device__ inline std::uint64_t hash_long(const MessageBytes& bytes, std::uint64_t from,
                                           std::uint64_t length, std::uint64_t seed) {
-  constexpr unsigned kCopies = kLanes / xxh3::kAccumulators;
-  constexpr unsigned kOwn = xxh3::kRegionStripes / kCopies;  // stripes of a lane in a region
-  const std::uint64_t* const secret = kDeviceSecret.data();
-  const unsigned i = lane() % xxh3::kAccumulators, copy = lane() / xxh3::kAccumulators;
-  std::uint64_t keys[kOwn];
-  for (unsigned k = 0; k < kOwn; ++k)
-    keys[k] = xxh3::seeded_word(secret, kCopies * k + copy + i, seed);
-  const std::uint64_t scramble_key = xxh3::seeded_at(secret, xxh3::kScrambleKey + 8 * i, seed);
-
-  std::uint64_t sum = copy == 0 ? xxh3::initial(i) : 0;
-  const auto gain = [&](std::uint64_t word, std::uint64_t key) {
-    return xxh3::gain(word, __shfl_xor_sync(kAllLanes, word, 1), key);
-  };
-  const auto add_copies = [&] {
-    for (unsigned step = xxh3::kAccumulators; step < kLanes; step *= 2)
-      sum += __shfl_xor_sync(kAllLanes, sum, static_cast<int>(step));
-  };
+  constexpr unsigned kOwn = WarpHash::kOwn, kCopies = WarpHash::kCopies;
+  const unsigned i = WarpHash::accumulator(), copy = WarpHash::copy();
+  WarpHash hash(seed);
   const std::uint64_t stripes = (length - 1) / xxh3::kStripeBytes;  // but for the last
   for (std::uint64_t first = 0; first < stripes; first += xxh3::kRegionStripes) {
     const std::uint64_t behind = first + xxh3::kRegionStripes;
@@ -84,24 +126,45 @@ __device__ inline std::uint64_t hash_long(const MessageBytes& bytes, std::uint64
       at[k] = from + xxh3::kStripeBytes * (stripe < stripes ? stripe : first) + 8 * i;
     }
     bytes.four(at, from + xxh3::kStripeBytes * (behind < stripes ? behind : stripes), words);
-    for (unsigned k = 0; k < kOwn; ++k) {
-      const std::uint64_t more = gain(words[k], keys[k]);
-      sum += first + kCopies * k + copy < stripes ? more : 0;
-    }
+    for (unsigned k = 0; k < kOwn; ++k) hash.add(k, words[k], first + kCopies * k + copy < stripes);
     if (behind > stripes) break;
-    add_copies();
-    sum = copy == 0 ? xxh3::scramble(sum, scramble_key) : 0;
+    hash.end_region();
   }
-  const std::uint64_t last = gain(bytes(from + length - xxh3::kStripeBytes + 8 * i),
-                                  xxh3::seeded_at(secret, xxh3::kLastKey + 8 * i, seed));
-  sum += copy == 0 ? last : 0;
-  add_copies();
+  hash.add_last(bytes(from + length - xxh3::kStripeBytes + 8 * i), copy == 0);
+  return hash.finish(length);
+}
 
-  const std::uint64_t keyed = sum ^ xxh3::seeded_at(secret, xxh3::kEndKey + 8 * i, seed);
-  std::uint64_t end = xxh3::fold(keyed, __shfl_xor_sync(kAllLanes, keyed, 1));
-  end += __shfl_xor_sync(kAllLanes, end, 2);
-  end += __shfl_xor_sync(kAllLanes, end, 4);
-  return xxh3::avalanche(length * xxh3::kPrime64_1 + end);
+/// The same of the kChecksumBlock bytes at an address that is a multiple of 4. All loads are under way
+/// at once.
+__device__ inline std::uint64_t hash_block(const std::byte* block, std::uint64_t seed) {
+  constexpr unsigned kOwn = WarpHash::kOwn,
+                     kRegionBytes = xxh3::kStripeBytes * xxh3::kRegionStripes;
+  constexpr unsigned kRegions = format::kChecksumBlock / kRegionBytes;
+  static_assert(format::kChecksumBlock % kRegionBytes == 0);
+  std::uint64_t words[kRegions * kOwn];
+  const std::byte* const own = block + 8 * lane();
+  if (reinterpret_cast<std::uintptr_t>(block) % 8 == 0) {
+#pragma unroll
+    for (unsigned k = 0; k < kRegions * kOwn; ++k)
+      words[k] = *reinterpret_cast<const std::uint64_t*>(own + 8 * kLanes * k);
+  } else {
+#pragma unroll
+    for (unsigned k = 0; k < kRegions * kOwn; ++k)
+      words[k] = load_word(own + 8 * kLanes * k) |
+                 std::uint64_t{load_word(own + 8 * kLanes * k + 4)} << 32;
+  }
+  WarpHash hash(seed);
+  const bool has_last = WarpHash::copy() + 1 == WarpHash::kCopies;
+#pragma unroll
+  for (unsigned region = 0; region < kRegions; ++region) {
+    const bool ends = region + 1 == kRegions;
+#pragma unroll
+    for (unsigned k = 0; k < kOwn; ++k)
+      hash.add(k, words[region * kOwn + k], !(ends && k + 1 == kOwn && has_last));
+    if (!ends) hash.end_region();
+  }
+  hash.add_last(words[kRegions * kOwn - 1], has_last);
+  return hash.finish(format::kChecksumBlock);
 }
 
 /// The checksum of a head whose first 56 bytes are in place, by a whole warp; the same in every
@@ -122,15 +185,30 @@ inline std::uint64_t checksum_warps(std::uint64_t bytes) {
   return std::clamp<std::uint64_t>(divide_up(bytes, format::kChecksumBlock), 1, kMostWarps);
 }
 
-/// Adds this warp's blocks of the bodies to the message's checksum.
-__device__ inline void add_body_checksums(const Frame& frame) {
-  MessageState& state = frame.state();
-  const MessageBytes bodies{frame.message + state.head_bytes, state.total_bytes - state.head_bytes};
+/// What a warp of many has to hash.
+struct HashShare {
+  std::uint64_t warp = 0, warps = 1;
+};
+
+/// The bodies of a message of `total_bytes` bytes behind a head of `head_bytes`.
+__device__ inline MessageBytes bodies_of(const Frame& frame, std::uint64_t head_bytes,
+                                         std::uint64_t total_bytes) {
+  return {frame.message + head_bytes, total_bytes - head_bytes};
+}
+
+/// By a whole warp: adds the checksums of its share of the blocks of the bodies to `checksum`.
+__device__ inline void add_checksums(const MessageBytes& bodies, HashShare own,
+                                     unsigned long long& checksum) {
   const std::uint64_t blocks = (bodies.size + format::kChecksumBlock - 1) / format::kChecksumBlock;
+  const bool aligned = reinterpret_cast<std::uintptr_t>(bodies.begin) % 4 == 0;
   std::uint64_t sum = 0;
-  for (std::uint64_t block = warp_in_grid(); block < blocks; block += warps_in_grid())
-    sum += hash_long(bodies, block * format::kChecksumBlock, format::kChecksumBlock, block);
-  if (lane() == 0 && sum != 0) atomicAdd(&state.checksum, static_cast<unsigned long long>(sum));
+  for (std::uint64_t block = own.warp; block < blocks; block += own.warps) {
+    const std::uint64_t at = block * format::kChecksumBlock;
+    sum += aligned && at + format::kChecksumBlock <= bodies.size
+               ? hash_block(bodies.begin + at, block)
+               : hash_long(bodies, at, format::kChecksumBlock, block);
+  }
+  if (lane() == 0 && sum != 0) atomicAdd(&checksum, static_cast<unsigned long long>(sum));
 }
 
 /// Called by every thread of a grid once: true in all threads of the block that comes last, which

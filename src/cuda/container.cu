@@ -392,9 +392,10 @@ __device__ void write_header(const Frame& frame, std::uint64_t* bytes, Status* s
 }
 
 __global__ void seal_message(const Frame frame, std::uint64_t* bytes, Status* status) {
-  add_body_checksums(frame);
-  if (is_last_block(frame.state().tickets) && warp_in_block() == 0)
-    write_header(frame, bytes, status);
+  MessageState& state = frame.state();
+  add_checksums(bodies_of(frame, state.head_bytes, state.total_bytes),
+                {warp_in_grid(), warps_in_grid()}, state.checksum);
+  if (is_last_block(state.tickets) && warp_in_block() == 0) write_header(frame, bytes, status);
 }
 
 }  // namespace

@@ -5,7 +5,9 @@
 ///
 /// A thread fills the state of a layer, whole, in memory that nobody clears; all threads clear the
 /// rest in words of 16 bytes, 4 KiB a warp. So one launch does both, and no order between its parts
-/// matters. A model of very many layers takes a launch for every kTensorsInLaunch.
+/// matters. A warp takes four layers: its lanes read the argument at different places, one after the
+/// other, and each place may have to come from memory first. A model of very many layers takes a launch
+/// for every kTensorsInLaunch.
 ///
 /// Traffic: a write of the zeroed part of the workspace, which is aligned to 256 bytes. No shared
 /// memory, nothing random.
@@ -45,6 +47,9 @@ struct InLaunch {
 };
 constexpr std::size_t kSizes[] = {512, 2048, 4096, kTablesInLaunch + 2048,
                                   kTensorsInLaunch * sizeof(TensorInLaunch)};
+
+/// Layers of a warp.
+constexpr std::uint32_t kLayersTogether = 4;
 
 /// A part of the layers, and what is done with the first of them.
 struct BeginJob {
@@ -114,8 +119,12 @@ __global__ void begin_messages(const Frames frames, const BeginJob job,
   const auto* const infos = reinterpret_cast<const PlannedLayer*>(tables + frame.plan.infos.at);
   const auto* const tensors =
       reinterpret_cast<const TensorInLaunch*>(argument.bytes + job.table_bytes);
-  for (std::uint64_t k = thread; k < std::uint64_t{job.layers} * frames.count; k += threads) {
-    const std::uint64_t i = k % job.layers;
+  if (lane() >= kLayersTogether) return;
+  const auto behind = job.layers * frames.count;
+  const auto step = static_cast<std::uint32_t>(warps_in_grid()) * kLayersTogether;
+  for (auto k = static_cast<std::uint32_t>(warp_in_grid()) * kLayersTogether + lane(); k < behind;
+       k += step) {
+    const std::uint32_t m = k / job.layers, i = k % job.layers;
     LayerState state;
     void* const data = const_cast<void*>(tensors[i].data);
     void* values = data;
@@ -130,8 +139,7 @@ __global__ void begin_messages(const Frames frames, const BeginJob job,
       state.x = values;
       state.bytes = infos[job.first + i].fixed_bytes;
     }
-    frames[static_cast<std::uint32_t>(k / job.layers)].layer(
-        static_cast<std::uint32_t>(job.first + i)) = state;
+    frames[m].layer(job.first + i) = state;
   }
 }
 
@@ -174,9 +182,10 @@ void begin_layers(const Frames& frames, ConstBytes tables, BeginJob job, Tensor 
       std::copy(packed.begin(), packed.end(), bytes.begin() + static_cast<std::ptrdiff_t>(used));
     }
     job.layers = i - job.first;
-    launch_begin(frames, job, ConstBytes(bytes.data(), used),
-                 std::max(warps, divide_up(std::uint64_t{job.layers} * frames.count, kLanes)),
-                 queue);
+    launch_begin(
+        frames, job, ConstBytes(bytes.data(), used),
+        std::max(warps, divide_up(std::uint64_t{job.layers} * frames.count, kLayersTogether)),
+        queue);
     used = job.table_bytes = 0;
     warps = 1;
   }

@@ -3,13 +3,14 @@
 /// that of the host for any bytes (format/container_rules.hpp has the rules of both): of all that is
 /// wrong with a message, the status of what the host would meet first.
 ///
-/// open_head      A block a message. A head whose tables are those of the plan, which nearly every head has,
-///                is compared in parallel; any other is walked by one thread, as on the host. A warp
-///                hashes the head; the block scans the rows for the bodies' places and checks the
-///                padding; a thread a layer checks the row and fills the layer's state.
-/// check_bodies   A warp hashes blocks of 4 KiB of the bodies (checksum.cuh), in a part of the grid a
-///                message. The block of it that comes last compares, and if the sum differs, takes back that layers have a body to
-///                decode.
+/// check_messages A part of the grid a message. Its first block checks the head: one whose tables are those of
+///                the plan, which nearly every head has, is compared in parallel; any other is walked by
+///                one thread, as on the host. A warp hashes the head; the block scans the rows for the
+///                bodies' places and checks the padding; a thread a layer checks the row and fills the
+///                layer's state. Meanwhile the warps of the other blocks hash blocks of 4 KiB of the bodies
+///                (checksum.cuh) from where a head as planned ends. The block that comes last compares, and
+///                if the sum differs, takes back that layers have a body to decode. Behind any other head
+///                that block hashes the bodies by itself.
 /// round_output   A warp rounds 1,024 f32 values to halves, a lane four at a time (one Philox block).
 /// close_messages A warp fills 4,096 entries of a non-finite layer with NaN; the first thread writes
 ///                the statuses.
@@ -208,8 +209,8 @@ __device__ void open_layers(const Frame& frame, ConstBytes message, const Header
   }
 }
 
-__global__ void open_head(const Frames frames) {
-  const Frame frame = frames[blockIdx.x];
+/// By a whole block: the head, and what it says of the layers.
+__device__ void open_head(const Frame& frame) {
   auto& found = shared<HeadShared>();
   MessageState& state = frame.state();
   const ConstBytes all(frame.message, static_cast<std::size_t>(frame.capacity));
@@ -234,14 +235,42 @@ __global__ void open_head(const Frames frames) {
   state.stated_checksum = header.body_checksum;
 }
 
-__global__ void check_bodies(const Frames frames) {
+/// By a whole warp: its share of the bodies' checksum, if the head is as long as planned.
+__device__ void hash_bodies(const Frame& frame, HashShare own) {
+  const ConstBytes all(frame.message, static_cast<std::size_t>(frame.capacity));
+  Header header;
+  const std::uint64_t head_bytes = frame.plan.head_bytes;
+  if (failed(format::check_header(all, header)) || header.total_bytes < head_bytes) return;
+  add_checksums(bodies_of(frame, head_bytes, header.total_bytes), own, frame.state().checksum);
+}
+
+/// By the block that comes last, the head being sound: whether the bodies have the checksum that it states.
+__device__ bool bodies_hold(const Frame& frame) {
+  MessageState& state = frame.state();
+  if (state.head_bytes != frame.plan.head_bytes) {
+    __syncthreads();
+    if (threadIdx.x == 0) state.checksum = 0;
+    __syncthreads();
+    add_checksums(bodies_of(frame, state.head_bytes, state.total_bytes),
+                  {warp_in_block(), kScanThreads / kLanes}, state.checksum);
+    __syncthreads();
+  }
+  return state.checksum == state.stated_checksum;
+}
+
+__global__ void __launch_bounds__(kScanThreads) check_messages(const Frames frames) {
+  constexpr unsigned kWarps = kScanThreads / kLanes;
   const Frame frame = frames[blockIdx.y];
   MessageState& state = frame.state();
-  if (failed(static_cast<Status>(state.head_status))) return;
-  add_body_checksums(frame);
+  if (blockIdx.x == 0)
+    open_head(frame);
+  else
+    hash_bodies(frame, {std::uint64_t{blockIdx.x - 1} * kWarps + warp_in_block(),
+                        std::uint64_t{gridDim.x - 1} * kWarps});
   if (!is_last_block(state.tickets)) return;
-  const bool holds = state.checksum == state.stated_checksum;
-  const auto status = holds ? static_cast<Status>(state.later_status) : Status::bad_checksum;
+  if (failed(static_cast<Status>(state.head_status))) return;
+  const auto status =
+      bodies_hold(frame) ? static_cast<Status>(state.later_status) : Status::bad_checksum;
   if (!failed(status)) return;
   for (std::uint32_t i = threadIdx.x; i < frame.plan.count; i += blockDim.x)
     frame.layer(i).decodes = 0;
@@ -323,13 +352,13 @@ __global__ void close_messages(const Frames frames, const DecodeInto into, const
 }
 
 /// Behind `begin`.
-void check_messages(const Frames& frames, Queue& queue) {
-  queue.launch_blocks(open_head, frames.count, kScanThreads, 0, frames);
+void check(const Frames& frames, Queue& queue) {
   std::uint64_t longest = 0;
   for (std::uint32_t m = 0; m < frames.count; ++m)
     longest = std::max(longest, frames.places[m].capacity);
   const std::uint64_t warps = divide_up(checksum_warps(longest), frames.count);
-  queue.launch_warps_each(check_bodies, warps, frames.count, frames);
+  queue.launch_blocks_each(check_messages, 1 + divide_up(warps, kScanThreads / kLanes),
+                           frames.count, kScanThreads, 0, frames);
 }
 
 }  // namespace
@@ -337,13 +366,13 @@ void check_messages(const Frames& frames, Queue& queue) {
 void open(const Frames& frames, ConstBytes tables, std::span<const TensorView> views,
           CallScratch<float> f32_room, Queue& queue) {
   begin(frames, tables, views, f32_room, queue);
-  check_messages(frames, queue);
+  check(frames, queue);
 }
 
 void open_own(const Frames& frames, ConstBytes tables, std::span<const ConstTensorView> views,
               const Elsewhere& elsewhere, Queue& queue) {
   begin_own(frames, tables, views, elsewhere, queue);
-  check_messages(frames, queue);
+  check(frames, queue);
 }
 
 void round_halves(const Frame& frame, Split halves, Queue& queue) {

@@ -281,10 +281,28 @@ __device__ inline UnitOf find_unit(const Frame& frame, const Split& split, std::
   return {low, unit - begin[low], unit};
 }
 
+/// The same by a whole warp that looks for one unit: 32 jobs are compared at once.
+__device__ inline UnitOf find_unit_together(const Frame& frame, const Split& split,
+                                            std::uint64_t unit) {
+  const std::uint64_t* const begin = frame(split.begin);
+  std::uint32_t job = 0;  // the first of `left` that it can be
+  for (std::uint32_t left = split.jobs; left > 1;) {
+    const std::uint32_t step = (left + kLanes - 1) / kLanes, ahead = lane() * step;
+    const bool begun = ahead < left && begin[job + ahead] <= unit;
+    const unsigned last =
+        31 -
+        static_cast<unsigned>(__clz(static_cast<int>(__ballot_sync(kAllLanes, begun ? 1 : 0))));
+    job += last * step;
+    left -= last * step;
+    left = left < step ? left : step;
+  }
+  return {job, unit - begin[job], unit};
+}
+
 /// The unit of this warp: how a kernel of a warp a unit begins.
 __device__ inline UnitOf unit_of_warp(const Frame& frame, const Split& split) {
   const std::uint64_t unit = warp_in_grid();
-  return unit < split.units ? find_unit(frame, split, unit) : UnitOf{};
+  return unit < split.units ? find_unit_together(frame, split, unit) : UnitOf{};
 }
 
 /// Its job too, where an operation has one table of jobs and units.
