@@ -31,7 +31,8 @@ void check(cudaError_t result) {
 /// Device memory until the call is over, and then until its stream has come so far. \throws
 /// atomo::Error when there is none left.
 std::byte* allocate(ffi::ScratchAllocator& scratch, std::size_t bytes) {
-  const std::optional<void*> memory = scratch.Allocate(std::max<std::size_t>(bytes, 1), 256);
+  constexpr std::size_t kAlignment = 16;  // XLA refuses more; its allocator gives 256
+  const std::optional<void*> memory = scratch.Allocate(std::max<std::size_t>(bytes, 1), kAlignment);
   if (!memory)
     throw atomo::Error("no device memory for a workspace of " + std::to_string(bytes) + " bytes");
   return static_cast<std::byte*>(*memory);

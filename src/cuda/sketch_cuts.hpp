@@ -39,9 +39,11 @@ struct Cut {
   return cut_of(columns, kStartStretch, math::start_width(rank));
 }
 
-/// Values of a sum of `stretches` stretches that a warp adds up: whole rounds of its lanes.
+/// Values of a sum of `stretches` stretches that a warp adds up: whole rounds of its lanes, few loads each, as
+/// a warp waits for them one after the other.
 [[nodiscard]] constexpr std::uint64_t fold_values(std::uint64_t stretches) noexcept {
-  return 32 * (stretches < 128 ? 128 / stretches : 1);
+  constexpr std::uint64_t kLoads = 16;
+  return 32 * (stretches < kLoads ? kLoads / stretches : 1);
 }
 /// Units that add up sums of `values` values.
 [[nodiscard]] constexpr std::uint64_t fold_units(std::uint64_t stretches,

@@ -21,7 +21,8 @@ namespace atomo::price {
 inline constexpr int kFollowed = 128, kBeginning = 3 * 128;
 /// Steps from a beginning on whose sizes are not made up for: they say how wrong a first guess was.
 inline constexpr std::uint32_t kSettling = 3;
-/// Budgets: the most that is owed, and how much of it the next step can be asked to pay.
+/// Budgets: the most that is owed, and how much of it the next step can be asked to pay. A kernel has no
+/// address for them: where a reference is taken, it is that of the value (+).
 inline constexpr double kLargestDebt = 8, kLargestPayment = 2;
 
 /// Shares of the budget: of the step that ends, and of the one whose price is found then.
@@ -57,22 +58,22 @@ constexpr void count_step(ControllerState& state, float price, float plain, doub
   const bool begins = distance(state, price_code(plain)) >= kBeginning;
   const bool comes_back = begins && state.held != 0;
   const double excess =
-      price > 0 ? std::min((actual / target - 1) * (target / whole), kLargestDebt) : 0;
+      price > 0 ? std::min((actual / target - 1) * (target / whole), +kLargestDebt) : 0;
   if (comes_back) {
     state.steady = kSettling;
   } else {
-    state.steady = begins ? 0 : std::min(state.steady + 1, kSettling);
+    state.steady = begins ? 0 : std::min(state.steady + 1, +kSettling);
   }
   if (state.steady == kSettling)
     state.owed = std::clamp(state.owed + (comes_back ? state.held : 0) + excess, -kLargestDebt,
-                            kLargestDebt);
+                            +kLargestDebt);
   state.held = begins && !comes_back ? excess : 0;
 }
 
 /// The divisor of the next step's budget, `share` of the whole: 2 for each such budget owed, as
 /// finely as prices are.
 [[nodiscard]] constexpr double payment(const ControllerState& state, double share) noexcept {
-  const double doublings = std::clamp(state.owed / share, -kLargestPayment, kLargestPayment);
+  const double doublings = std::clamp(state.owed / share, -kLargestPayment, +kLargestPayment);
   const int code = price_code(1) + static_cast<int>(doublings * 128);
   return static_cast<double>(price_of_code(static_cast<std::uint32_t>(code)));
 }

@@ -30,6 +30,8 @@ RULES = {
     "minmax": (rf"(min|max){_PART}\.{_FLOAT}|redux{_PART}\.{_FLOAT}|\w+{_PART}\.sat{_PART}\.{_FLOAT}",
                "treats NaN and signed zeros unlike the CPU"),
     "matrix": (r"(wmma|mma|wgmma|tcgen05)\..*", "adds products in an order of its own"),
+    "trap": (r"trap|brkpt", "ends the program: what nvcc makes of a reference to a host's constant, or of a host's builtin, in a constexpr "
+             "function"),
     "call": (r"call (vprintf|malloc|free|__assertfail|__cuda_syscall.*)", "prints, allocates or ends the program"),
 }
 _RULES = {rule: re.compile(opcodes) for rule, (opcodes, _) in RULES.items()}
