@@ -77,6 +77,7 @@ struct Bench {
         gradients(made.memory),
         decoded(gradients.bytes),
         workspace(std::max(model.encode_workspace_bytes(), model.decode_workspace_bytes())),
+        encoded(model.max_encoded_bytes()),
         words(64) {
     check(cudaMemset(decoded.data, 0, decoded.bytes));
     std::size_t at = 0;
@@ -87,38 +88,46 @@ struct Bench {
                      atomo::Device::cuda});
       at += layer.shape.elements();
     }
-    // Every message is encoded into as much memory as it may take, and kept in as much as it takes.
-    messages.push_back(std::make_unique<DeviceMemory>(model.max_encoded_bytes()));
-    for (std::uint16_t worker = kWorkers; worker-- > 0;) {
+    // Messages are kept apart from what is encoded later: a model that learns ranks sends others then.
+    for (std::uint16_t worker = 0; worker < kWorkers; ++worker) {
       encode(worker);
       std::uint64_t bytes = 0;
       check(cudaStreamSynchronize(timer().stream()));
       check(cudaMemcpy(&bytes, words.data, sizeof bytes, cudaMemcpyDeviceToHost));
-      sent[worker] = messages.front()->span().first(static_cast<std::size_t>(bytes));
-      if (worker == 0) break;
-      messages.push_back(std::make_unique<DeviceMemory>(sent[worker].size()));
-      check(cudaMemcpyAsync(messages.back()->data, sent[worker].data(), sent[worker].size(),
-                            cudaMemcpyDeviceToDevice, timer().stream()));
+      messages.push_back(std::make_unique<DeviceMemory>(static_cast<std::size_t>(bytes)));
       sent[worker] = messages.back()->span();
+      check(cudaMemcpyAsync(messages.back()->data, encoded.data, sent[worker].size(),
+                            cudaMemcpyDeviceToDevice, timer().stream()));
     }
+    expect_done();
   }
 
   static void expect(atomo::Status status) {
     if (atomo::failed(status)) throw atomo::Error(std::string(describe(status)));
   }
+  /// What the last call says on the device. \throws atomo::Error when it failed there.
+  void expect_done() const {
+    atomo::Status status{};
+    check(cudaStreamSynchronize(timer().stream()));
+    check(cudaMemcpy(&status, status_word(), sizeof status, cudaMemcpyDeviceToHost));
+    expect(status);
+  }
+  [[nodiscard]] atomo::Status* status_word() const {
+    return reinterpret_cast<atomo::Status*>(static_cast<std::uint64_t*>(words.data) + 1);
+  }
   [[nodiscard]] atomo::Context context() const {
     atomo::Context context;
+    context.status = status_word();
     context.stream = timer().stream();
     context.workspace = workspace.span();
     context.handles = handles.get();
     return context;
   }
   void encode(std::uint16_t worker) {
-    DeviceMemory& to = *messages.front();
-    expect(model.encode(
-        in, {.seed = 1, .worker = worker},
-        {static_cast<std::byte*>(to.data), to.bytes, static_cast<std::uint64_t*>(words.data)},
-        context()));
+    expect(model.encode(in, {.seed = 1, .worker = worker},
+                        {static_cast<std::byte*>(encoded.data), encoded.bytes,
+                         static_cast<std::uint64_t*>(words.data)},
+                        context()));
   }
   void encode() { encode(0); }
   void decode() { expect(model.decode(sent[0], out, context())); }
@@ -135,7 +144,8 @@ struct Bench {
   atomo::Compressor model;
   atomo::HandlesPtr handles;
   const DeviceMemory& gradients;
-  DeviceMemory decoded, workspace, words;
+  DeviceMemory decoded, workspace, encoded;
+  DeviceMemory words;  ///< the bytes of the last message, the status of the last call
   std::vector<std::unique_ptr<DeviceMemory>> messages;
   std::array<atomo::ConstBytes, kWorkers> sent;  ///< by rank
   std::vector<atomo::ConstTensorView> in;
@@ -194,10 +204,12 @@ void measure(benchmark::State& state, Bench& bench, const Operation& operation) 
     stream = timer().time(call);
     state.SetIterationTime(stream.median);
   }
+  bench.expect_done();
   graph = stream;
   if (atomo::Codec::parse(bench.spec).traits().capturable) {
     const atomo::bench::Graph replayed(timer().stream(), call);
     graph = timer().time([&] { replayed.launch(timer().stream()); });
+    bench.expect_done();
     state.counters["graph_us"] = 1e6 * graph.median;
     state.counters["graph_us_least"] = 1e6 * graph.least;
     state.counters["graph_us_most"] = 1e6 * graph.most;

@@ -2,6 +2,7 @@
 #pragma once
 /// What the CPU makes of the tensors and messages that a device suite compares with.
 
+#include <cstring>
 #include <memory>
 #include <span>
 #include <vector>
@@ -42,6 +43,24 @@ inline std::vector<std::string> specs_with_the_cpus_bytes() {
            spec.find("atoms=auto") != std::string::npos;
   });
   return specs;
+}
+
+/// The entries with one NaN for all: what payload a sum with a NaN has, the format leaves to the machine.
+inline std::vector<std::byte> with_one_nan(std::vector<std::byte> entries, DType dtype) {
+  const auto replace =
+      [&]<typename Bits>(Bits above) {  // numbers that no sign makes larger than Inf's
+        for (std::size_t at = 0; at + sizeof(Bits) <= entries.size(); at += sizeof(Bits)) {
+          Bits bits;
+          std::memcpy(&bits, entries.data() + at, sizeof bits);
+          if ((bits & (static_cast<Bits>(~Bits{0}) >> 1)) <= above) continue;
+          bits = static_cast<Bits>(above + 1);
+          std::memcpy(entries.data() + at, &bits, sizeof bits);
+        }
+      };
+  if (dtype == DType::f32) replace(std::uint32_t{0x7F800000});
+  if (dtype == DType::f16) replace(std::uint16_t{0x7C00});
+  if (dtype == DType::bf16) replace(std::uint16_t{0x7F80});
+  return entries;
 }
 
 /// The values in `dtype`, rounded to nearest.
