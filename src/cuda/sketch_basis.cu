@@ -8,8 +8,8 @@
 /// since the first time loses as many digits as the vectors are close to dependent.
 ///
 /// Eigenvectors: cyclic Jacobi rotations in f32. A sweep annihilates every pair of a tournament's
-/// rounds, whose pairs are disjoint; it ends after a sweep without a rotation, which leaves
-/// off-diagonal entries below 2^-26 of the largest eigenvalue, or after 12. Whatever has been
+/// rounds, whose pairs are disjoint. The last sweep is one that met no entry above 2^-12 of the largest
+/// eigenvalue, and leaves entries of about the square of that, or the twelfth. Whatever has been
 /// reached is orthogonal to the rounding of f32, and what the pairs lack for that the residual has.
 ///
 /// Mapping. A block of 512 threads a layer. Elimination: a warp a row, a barrier and a division a
@@ -34,7 +34,7 @@ namespace {
 
 constexpr unsigned kThreads = 512, kWarps = kThreads / kLanes;
 constexpr double kLeastPivot = 1e-13;
-constexpr float kNegligible = 0x1p-26f;
+constexpr float kNegligible = 0x1p-26f, kSmall = 0x1p-12f;
 constexpr int kMostSweeps = 12;
 
 // A block a layer: one on a multiprocessor is enough, which leaves registers for all that is at hand.
@@ -138,19 +138,20 @@ __device__ void draw_pair(std::uint32_t players, std::uint32_t round, std::uint3
   pair.high = a < b ? b : a;
 }
 
-/// The rotation that annihilates the pair's entry; none where that is negligible.
-__device__ __forceinline__ bool find_rotation(const Rows<float>& matrix, float negligible,
+/// The rotation that annihilates the pair's entry, none where that is negligible beside `largest`; whether
+/// it was not small.
+__device__ __forceinline__ bool find_rotation(const Rows<float>& matrix, float largest,
                                               Rotation& pair) {
   const float off = matrix[pair.low][pair.high];
   pair.cosine = 1;
   pair.sine = 0;
-  if (!(fabsf(off) > negligible)) return false;
+  if (!(fabsf(off) > largest * kNegligible)) return false;
   const float ratio = (matrix[pair.high][pair.high] - matrix[pair.low][pair.low]) / (2 * off);
   const float size = 1 / (fabsf(ratio) + sqrtf((ratio * ratio) + 1));
   const float tangent = ratio < 0 ? -size : size;
   pair.cosine = 1 / sqrtf((tangent * tangent) + 1);
   pair.sine = tangent * pair.cosine;
-  return true;
+  return fabsf(off) > largest * kSmall;
 }
 
 __device__ void rotate(const Rotation& by, float& low, float& high) {
@@ -219,20 +220,19 @@ struct Meetings {
 /// `matrix` becomes diagonal, `vectors`, unit vectors at first, its eigenvectors.
 __device__ __forceinline__ void diagonalise(const Rows<float>& matrix, const Rows<float>& vectors,
                                             Rotation* pairs, std::uint32_t players) {
-  float negligible = 0;
+  float largest = 0;
   for (std::uint32_t k = 0; k < players; ++k)
-    negligible = matrix[k][k] > negligible ? matrix[k][k] : negligible;
-  negligible = negligible * kNegligible;
+    largest = matrix[k][k] > largest ? matrix[k][k] : largest;
   const std::uint32_t count = players / 2;
   const Meetings meetings(count);
   for (int sweep = 0; sweep < kMostSweeps; ++sweep) {
-    bool rotated = false;
+    bool goes_on = false;
     for (std::uint32_t r = 0; r + 1 < players; ++r) {
       __syncthreads();
       if (threadIdx.x < count) {
         Rotation& pair = pairs[threadIdx.x];
         draw_pair(players, r, threadIdx.x, pair);
-        rotated = find_rotation(matrix, negligible, pair) || rotated;
+        goes_on = find_rotation(matrix, largest, pair) || goes_on;
       }
       __syncthreads();
       meetings.each([&](std::uint32_t a, std::uint32_t b) {
@@ -245,7 +245,7 @@ __device__ __forceinline__ void diagonalise(const Rows<float>& matrix, const Row
           rotate(pair, vectors[pair.low][j], vectors[pair.high][j]);
       }
     }
-    if (__syncthreads_or(rotated ? 1 : 0) == 0) return;
+    if (__syncthreads_or(goes_on ? 1 : 0) == 0) return;
   }
 }
 
