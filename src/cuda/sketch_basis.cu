@@ -13,8 +13,8 @@
 /// reached is orthogonal to the rounding of f32, and what the pairs lack for that the residual has.
 ///
 /// Mapping. A block of 512 threads a layer. Elimination: a warp a row, a barrier and a division a
-/// pivot. Rotations: a thread a pair's angle; then a thread four entries where two pairs meet, which
-/// are its own, and a warp the entries of two eigenvectors; two barriers a round.
+/// pivot. Rotations: a thread a pair's angle and its own entries; then a thread four entries where two
+/// pairs meet, which are its own, and a warp the entries of eigenvectors; two barriers a round.
 ///
 /// Traffic: r^2 values read and written, 8 bytes each. r^3 operations of an elimination, some 50
 /// r^3 of the eigenvectors, in blocks beside each other: the time is that of the largest rank, not
@@ -138,20 +138,25 @@ __device__ void draw_pair(std::uint32_t players, std::uint32_t round, std::uint3
   pair.high = a < b ? b : a;
 }
 
-/// The rotation that annihilates the pair's entry, none where that is negligible beside `largest`; whether
-/// it was not small.
-__device__ __forceinline__ bool find_rotation(const Rows<float>& matrix, float largest,
-                                              Rotation& pair) {
-  const float off = matrix[pair.low][pair.high];
+/// Finds the rotation that annihilates the pair's entry, none where that is negligible, and leaves what it
+/// makes of the pair's own entries; whether the entry was not small. `unit`: one over the largest.
+__device__ __forceinline__ bool begin_rotation(const Rows<float>& matrix, float unit,
+                                               Rotation& pair) {
+  const float off = matrix[pair.low][pair.high] * unit;
   pair.cosine = 1;
   pair.sine = 0;
-  if (!(fabsf(off) > largest * kNegligible)) return false;
-  const float ratio = (matrix[pair.high][pair.high] - matrix[pair.low][pair.low]) / (2 * off);
-  const float size = 1 / (fabsf(ratio) + sqrtf((ratio * ratio) + 1));
-  const float tangent = ratio < 0 ? -size : size;
-  pair.cosine = 1 / sqrtf((tangent * tangent) + 1);
-  pair.sine = tangent * pair.cosine;
-  return fabsf(off) > largest * kSmall;
+  if (!(fabsf(off) > kNegligible)) return false;
+  const float low = matrix[pair.low][pair.low], high = matrix[pair.high][pair.high];
+  const float apart = (high - low) * unit, twice = apart < 0 ? -2 * off : 2 * off;
+  const float wide = fabsf(apart) + sqrtf((apart * apart) + (twice * twice));
+  const float inverse = 1 / sqrtf((wide * wide) + (twice * twice));
+  pair.cosine = wide * inverse;
+  pair.sine = twice * inverse;
+  const float moved = (twice / wide) * matrix[pair.low][pair.high];
+  matrix[pair.low][pair.low] = low - moved;
+  matrix[pair.high][pair.high] = high + moved;
+  matrix[pair.low][pair.high] = matrix[pair.high][pair.low] = 0;
+  return fabsf(off) > kSmall;
 }
 
 __device__ void rotate(const Rotation& by, float& low, float& high) {
@@ -160,42 +165,63 @@ __device__ void rotate(const Rotation& by, float& low, float& high) {
   high = (by.sine * x) + (by.cosine * y);
 }
 
-/// The four entries where pairs a and b meet, and their mirror images.
+/// The four entries where two pairs meet, and their mirror images.
 __device__ __forceinline__ void rotate_block(const Rows<float>& matrix, const Rotation& a,
-                                             const Rotation& b, bool same) {
-  if (a.sine == 0 && b.sine == 0) return;
+                                             const Rotation& b) {
   float ll = matrix[a.low][b.low], lh = matrix[a.low][b.high];
-  float hl = same ? lh : matrix[a.high][b.low], hh = matrix[a.high][b.high];
+  float hl = matrix[a.high][b.low], hh = matrix[a.high][b.high];
   rotate(a, ll, hl);
   rotate(a, lh, hh);
   rotate(b, ll, lh);
   rotate(b, hl, hh);
-  if (same) lh = hl = 0;
-  matrix[a.low][b.low] = ll;
-  matrix[a.low][b.high] = lh;
-  matrix[a.high][b.low] = hl;
-  matrix[a.high][b.high] = hh;
-  if (same) return;
-  matrix[b.low][a.low] = ll;
-  matrix[b.high][a.low] = lh;
-  matrix[b.low][a.high] = hl;
-  matrix[b.high][a.high] = hh;
+  matrix[a.low][b.low] = matrix[b.low][a.low] = ll;
+  matrix[a.low][b.high] = matrix[b.high][a.low] = lh;
+  matrix[a.high][b.low] = matrix[b.low][a.high] = hl;
+  matrix[a.high][b.high] = matrix[b.high][a.high] = hh;
 }
 
-/// What a thread rotates in every round: two pairs a <= b that meet, then those kThreads further on.
+/// By a whole block: rotates the eigenvectors. A thread has four places of two at once, whose loads are under
+/// way together.
+__device__ __forceinline__ void rotate_vectors(const Rows<float>& vectors, const Rotation* pairs,
+                                               std::uint32_t count) {
+  const std::uint32_t players = 2 * count;
+  for (std::uint32_t p = warp_in_block(); p < count; p += 2 * kWarps) {
+    for (std::uint32_t j = lane(); j < players; j += 2 * kLanes) {
+      float low[4] = {}, high[4] = {};
+#pragma unroll
+      for (unsigned k = 0; k < 4; ++k) {
+        const std::uint32_t pair = p + k / 2 * kWarps, at = j + k % 2 * kLanes;
+        if (pair >= count || at >= players) continue;
+        low[k] = vectors[pairs[pair].low][at];
+        high[k] = vectors[pairs[pair].high][at];
+      }
+#pragma unroll
+      for (unsigned k = 0; k < 4; ++k) {
+        const std::uint32_t pair = p + k / 2 * kWarps, at = j + k % 2 * kLanes;
+        if (pair >= count || at >= players) continue;
+        const Rotation own = pairs[pair];
+        rotate(own, low[k], high[k]);
+        vectors[own.low][at] = low[k];
+        vectors[own.high][at] = high[k];
+      }
+    }
+  }
+}
+
+/// What a thread rotates in every round: two pairs a < b that meet, then those kThreads further on.
 struct Meetings {
   std::uint32_t row, at, rows, columns;  ///< places in the triangle folded to a rectangle
   std::uint32_t step_rows, step_columns;
 
   __device__ explicit Meetings(std::uint32_t pairs)
-      : row(threadIdx.x / (pairs + 1)),
-        at(threadIdx.x % (pairs + 1)),
-        rows(pairs),
-        columns(pairs + 1),
-        step_rows(kThreads / columns),
-        step_columns(kThreads % columns) {}
+      : row(threadIdx.x / pairs),
+        at(threadIdx.x % pairs),
+        rows(pairs - 1),
+        columns(pairs),
+        step_rows(kThreads / pairs),
+        step_columns(kThreads % pairs) {}
 
-  /// Calls visit(a, b) for each. Rows a and pairs - 1 - a of the triangle are together as long as any
+  /// Calls visit(a, b) for each. Rows a and pairs - 2 - a of the triangle are together as long as any
   /// other two.
   template <typename Visit>
   __device__ void each(Visit visit) const {
@@ -203,9 +229,9 @@ struct Meetings {
     for (std::uint32_t r = row, c = at; r < folded;) {
       const std::uint32_t own = rows - r, last = rows - 1 - r;
       if (c < own) {
-        visit(r, r + c);
+        visit(r, r + 1 + c);
       } else if (last != r) {
-        visit(last, last + (c - own));
+        visit(last, last + 1 + (c - own));
       }
       r += step_rows;
       c += step_columns;
@@ -223,6 +249,7 @@ __device__ __forceinline__ void diagonalise(const Rows<float>& matrix, const Row
   float largest = 0;
   for (std::uint32_t k = 0; k < players; ++k)
     largest = matrix[k][k] > largest ? matrix[k][k] : largest;
+  const float unit = largest > 0 ? 1 / largest : 0;
   const std::uint32_t count = players / 2;
   const Meetings meetings(count);
   for (int sweep = 0; sweep < kMostSweeps; ++sweep) {
@@ -232,18 +259,12 @@ __device__ __forceinline__ void diagonalise(const Rows<float>& matrix, const Row
       if (threadIdx.x < count) {
         Rotation& pair = pairs[threadIdx.x];
         draw_pair(players, r, threadIdx.x, pair);
-        goes_on = find_rotation(matrix, largest, pair) || goes_on;
+        goes_on = begin_rotation(matrix, unit, pair) || goes_on;
       }
       __syncthreads();
-      meetings.each([&](std::uint32_t a, std::uint32_t b) {
-        rotate_block(matrix, pairs[a], pairs[b], a == b);
-      });
-      for (std::uint32_t p = warp_in_block(); p < count; p += kWarps) {
-        const Rotation pair = pairs[p];
-        if (pair.sine == 0) continue;
-        for (std::uint32_t j = lane(); j < players; j += kLanes)
-          rotate(pair, vectors[pair.low][j], vectors[pair.high][j]);
-      }
+      meetings.each(
+          [&](std::uint32_t a, std::uint32_t b) { rotate_block(matrix, pairs[a], pairs[b]); });
+      rotate_vectors(vectors, pairs, count);
     }
     if (__syncthreads_or(goes_on ? 1 : 0) == 0) return;
   }
