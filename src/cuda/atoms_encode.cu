@@ -241,7 +241,7 @@ __device__ std::uint64_t stage_part(const Frame& frame, const Plan& plan, std::u
   std::uint32_t* const index = index_of(frame, plan, job, state.thinning != 0);
   auto* const lengths = reinterpret_cast<std::uint16_t*>(index) + state.lengths_at / 2;
   // Groups that are left out become pieces without bits.
-  const auto total = scan_blockwide<std::uint64_t>(
+  const auto total = scan_blockwide<std::uint64_t, kManyItems>(
       state.written, [&](std::uint64_t i) { return left.stays(i) ? bits[i] : 0u; },
       [&](std::uint64_t i, std::uint64_t before) {
         const bool stays = left.stays(i);

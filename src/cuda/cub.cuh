@@ -12,6 +12,7 @@ namespace atomo::cuda {
 
 /// Threads of a block that scans (`scan_blockwide`).
 inline constexpr unsigned kScanThreads = 256;
+inline constexpr unsigned kManyItems = 16;
 
 template <typename T>
 struct WarpSums {
@@ -67,10 +68,10 @@ __device__ inline T block_exclusive_sum(T value, T& total) {
 
 /// Called by all kScanThreads threads of a block: `put(i, sum of get(j) over j < i)` for every
 /// i < count, in no order; returns the sum of all, to every thread. Integers of T. `get` is called
-/// once for each i, by the thread that calls `put` for it.
-template <typename T, typename Get, typename Put>
+/// once for each i, by the thread that calls `put` for it. A round takes `kItems` a thread: kManyItems where
+/// there may be thousands, as each round waits for the one before.
+template <typename T, unsigned kItems = 4, typename Get, typename Put>
 __device__ inline T scan_blockwide(std::uint64_t count, Get get, Put put) {
-  constexpr unsigned kItems = 4;
   using Scan = cub::BlockScan<T, kScanThreads>;
   auto& memory = shared<typename Scan::TempStorage>();
   T carried = 0, next[kItems];

@@ -215,11 +215,11 @@ __device__ inline void layout_marks(const Frame& frame, const MarksPlan& plan, s
     state.bytes = bytes;
   }
   MarksSegment* const all = frame(plan.segment_states) + of.first_segment;
-  scan_blockwide<std::uint64_t>(
+  scan_blockwide<std::uint64_t, kManyItems>(
       segments, [&](std::uint64_t i) { return all[i].kept; },
       [&](std::uint64_t i, std::uint64_t before) { all[i].rank = before; });
   if (mode != 0) {
-    scan_blockwide<std::uint64_t>(
+    scan_blockwide<std::uint64_t, kManyItems>(
         segments, [&](std::uint64_t i) { return all[i].gap_bits[mode - 1]; },
         [&](std::uint64_t i, std::uint64_t before) { all[i].bit = before; });
   }
@@ -379,10 +379,10 @@ __device__ inline bool open_marks(const Frame& frame, const MarksPlan& plan, std
   const std::uint64_t least = mode == 0 ? coding::max_marks_bytes(of.atoms) : 1 + 4 * segments;
   if (body_bytes < least) return false;
   MarksSegment* const all = frame(plan.segment_states) + of.first_segment;
-  const auto kept = scan_blockwide<std::uint64_t>(
+  const auto kept = scan_blockwide<std::uint64_t, kManyItems>(
       segments, [&](std::uint64_t i) { return all[i].kept; },
       [&](std::uint64_t i, std::uint64_t before) { all[i].rank = before; });
-  const auto bits = scan_blockwide<std::uint64_t>(
+  const auto bits = scan_blockwide<std::uint64_t, kManyItems>(
       segments, [&](std::uint64_t i) { return all[i].gap_bits[0]; },
       [&](std::uint64_t i, std::uint64_t before) { all[i].bit = before; });
   const std::uint64_t end = mode == 0 ? 8 + of.atoms : 8 + 32 * segments + bits;  // in bits

@@ -55,6 +55,43 @@ struct Rows {
   __device__ Real* operator[](std::uint32_t i) const { return at + std::uint64_t{i} * stride; }
 };
 
+constexpr unsigned kRowsTogether = 4, kColumnsTogether = 2;
+
+/// By a whole warp: takes the pivot's row from rows `first`, `first` + kWarps, ..., whose loads are under way
+/// together.
+__device__ __forceinline__ void eliminate_rows(const Rows<double>& rows, const double* pivot,
+                                               double inverse, std::uint32_t k, std::uint32_t first,
+                                               std::uint32_t rank) {
+  const auto row_at = [=](unsigned r) { return first + r * kWarps; };
+  double factor[kRowsTogether] = {};
+#pragma unroll
+  for (unsigned r = 0; r < kRowsTogether; ++r)
+    if (row_at(r) < rank) factor[r] = rows[row_at(r)][k] * inverse;
+  __syncwarp();  // the factors' places are written to
+  for (std::uint32_t j = lane(); j < rank; j += kColumnsTogether * kLanes) {
+    double own[kColumnsTogether] = {}, value[kRowsTogether][kColumnsTogether] = {};
+#pragma unroll
+    for (unsigned c = 0; c < kColumnsTogether; ++c) {
+      const std::uint32_t column = j + c * kLanes;
+      if (column >= rank) continue;
+      own[c] = pivot[column];
+#pragma unroll
+      for (unsigned r = 0; r < kRowsTogether; ++r)
+        if (row_at(r) < rank) value[r][c] = rows[row_at(r)][column];
+    }
+#pragma unroll
+    for (unsigned c = 0; c < kColumnsTogether; ++c) {
+      const std::uint32_t column = j + c * kLanes;
+      if (column >= rank) continue;
+#pragma unroll
+      for (unsigned r = 0; r < kRowsTogether; ++r) {
+        if (row_at(r) >= rank) continue;
+        rows[row_at(r)][column] = column == k ? -factor[r] : value[r][c] - (factor[r] * own[c]);
+      }
+    }
+  }
+}
+
 /// Leaves L^-1 before the pivots.
 __device__ void eliminate(const Rows<double>& rows, const double* gram, std::uint32_t rank) {
   for (std::uint32_t k = 0; k < rank; ++k) {
@@ -62,13 +99,8 @@ __device__ void eliminate(const Rows<double>& rows, const double* gram, std::uin
     __syncthreads();
     if (pivot[k] > kLeastPivot * gram[std::uint64_t{k} * rank + k]) {
       const double inverse = 1 / pivot[k];
-      for (std::uint32_t i = k + 1 + warp_in_block(); i < rank; i += kWarps) {
-        double* const row = rows[i];
-        const double factor = row[k] * inverse;
-        __syncwarp();  // the factor's place is written to
-        for (std::uint32_t j = lane(); j < rank; j += kLanes)
-          row[j] = j == k ? -factor : row[j] - (factor * pivot[j]);
-      }
+      for (std::uint32_t i = k + 1 + warp_in_block(); i < rank; i += kRowsTogether * kWarps)
+        eliminate_rows(rows, pivot, inverse, k, i, rank);
     }
   }
   __syncthreads();
