@@ -4,7 +4,7 @@
 
 The instructions a warp executes (tests/cuda_compile/instructions.txt), the launches of a call
 (launches.txt), bytes and shares of kept entries (kernels.toml, codecs.toml) and constants of each GPU (gpus.toml) go into
-the four times of model.py. None was compared with a GPU yet: trust the order of figures more than their digits.
+the four times of model.py. docs/kernels.md says how far an H200 was from them: trust the order of figures more than their digits.
 """
 import argparse
 import json
@@ -23,7 +23,7 @@ LARGE = 1000  # blocks of a grid that has a share of the tensor, most likely
 CALLS = ("encode", "decode", "decode_add_8")
 VOTE = "vote_8"  # of sign alone
 SOURCE = ("tools/gpu_model: instructions of {arch}, launches and bytes counted; an {name} of {copy} TB/s, {multiprocessors} "
-          "multiprocessors at {clock} GHz, {issue:.0%} of the issue rate, {gap} us a launch; microseconds, never measured")
+          "multiprocessors at {clock} GHz, {issue:.0%} of the issue rate, {gap} us a launch; microseconds, not measured")
 BEGIN, END = "<!-- predictions -->\n", "<!-- /predictions -->\n"
 
 
