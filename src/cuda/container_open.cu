@@ -271,6 +271,7 @@ __global__ void __launch_bounds__(kScanThreads, 2) check_messages(const Frames f
   if (failed(static_cast<Status>(state.head_status))) return;
   const auto status =
       bodies_hold(frame) ? static_cast<Status>(state.later_status) : Status::bad_checksum;
+  __syncthreads();  // all have read the state
   if (!failed(status)) return;
   for (std::uint32_t i = threadIdx.x; i < frame.plan.count; i += blockDim.x)
     frame.layer(i).decodes = 0;
