@@ -235,13 +235,14 @@ __device__ void open_head(const Frame& frame) {
   state.stated_checksum = header.body_checksum;
 }
 
-/// By a whole warp: its share of the bodies' checksum, if the head is as long as planned.
+/// By a whole warp: its share of the bodies' checksum, if the head is as long as planned. A header that is
+/// none is the head's affair. The grid is one for the longest message: many warps have no share.
 __device__ void hash_bodies(const Frame& frame, HashShare own) {
-  const ConstBytes all(frame.message, static_cast<std::size_t>(frame.capacity));
-  Header header;
-  const std::uint64_t head_bytes = frame.plan.head_bytes;
-  if (failed(format::check_header(all, header)) || header.total_bytes < head_bytes) return;
-  add_checksums(bodies_of(frame, head_bytes, header.total_bytes), own, frame.state().checksum);
+  if (frame.capacity < format::kHeaderBytes) return;
+  const auto total = core::load_le<std::uint64_t>(frame.message + format::kTotalAt);
+  const std::uint64_t head = frame.plan.head_bytes;
+  if (total > frame.capacity || total <= head + own.warp * format::kChecksumBlock) return;
+  add_checksums(bodies_of(frame, head, total), own, frame.state().checksum);
 }
 
 /// By the block that comes last, the head being sound: whether the bodies have the checksum that it states.
@@ -271,6 +272,7 @@ __global__ void __launch_bounds__(kScanThreads, 2) check_messages(const Frames f
   if (failed(static_cast<Status>(state.head_status))) return;
   const auto status =
       bodies_hold(frame) ? static_cast<Status>(state.later_status) : Status::bad_checksum;
+  __syncthreads();  // all have read the state
   if (!failed(status)) return;
   for (std::uint32_t i = threadIdx.x; i < frame.plan.count; i += blockDim.x)
     frame.layer(i).decodes = 0;
