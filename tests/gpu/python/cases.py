@@ -283,42 +283,41 @@ def fsdp_reduce_scatter(place, spec):
         wrong.expect(not bounded or taken == 0, taken, "pieces of memory were taken")
 
 
+def expect_learning(net, batch, after_step=lambda: None):
+    """Eight steps of SGD lower the loss."""
+    x, y = batch
+    optimiser, losses = torch.optim.SGD(net.parameters(), lr=0.1), []
+    for _ in range(8):
+        optimiser.zero_grad()
+        loss = nn.functional.mse_loss(net(x), y)
+        loss.backward()
+        optimiser.step()
+        after_step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0], losses
+
+
 def fsdp_model(place):
     """fully_shard with the hook trains; whether a group of one calls it is up to PyTorch."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    net, (x, y) = small(place)
+    net, batch = small(place)
     mesh = init_device_mesh(place.device.type, (1,))
     for layer in net:
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=mesh)
     fully_shard(net, mesh=mesh)
     comm = place.sharded("qsgd:bits=6").attach(net)
-    optimiser, losses = torch.optim.SGD(net.parameters(), lr=0.1), []
-    for _ in range(8):
-        optimiser.zero_grad()
-        loss = nn.functional.mse_loss(net(x), y)
-        loss.backward()
-        optimiser.step()
-        losses.append(loss.item())
+    expect_learning(net, batch)
     print(f"fully_shard called the reduce-scatter {comm.calls} times")
-    assert losses[-1] < losses[0], losses
 
 
 def outer(place):
     """DiLoCo's round on tensors of a GPU."""
-    net, (x, y) = small(place)
+    net, batch = small(place)
     sync = atomo.torch.OuterSync(net, "qsgd:bits=6", every=2)
-    optimiser, losses = torch.optim.SGD(net.parameters(), lr=0.1), []
-    for _ in range(8):
-        optimiser.zero_grad()
-        loss = nn.functional.mse_loss(net(x), y)
-        loss.backward()
-        optimiser.step()
-        sync.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0], losses
+    expect_learning(net, batch, sync.step)
 
 
 def all_cases(place):
