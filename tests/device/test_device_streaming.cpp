@@ -370,9 +370,10 @@ TEST(DeviceStreamedLayers, JoinToTheWholeMessage) {
     EXPECT_EQ(twins.on_device.predicted_prices(), prices);
     ASSERT_EQ(twins.on_device.begin_step({.seed = 3}, prices), Status::ok);
     const test::StreamOwner second;
+    const HandlesPtr of_second = make_handles();
     for (const std::size_t i : {3u, 1u, 4u, 0u, 2u}) {
       Context context = twins.context(i);
-      if (i % 2 == 0) context.stream = second.get();
+      if (i % 2 == 0) context.stream = second.get(), context.handles = of_second.get();
       ASSERT_EQ(twins.encode_on_device(i, context), Status::ok);
     }
     second.wait();

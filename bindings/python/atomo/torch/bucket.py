@@ -16,6 +16,9 @@ from .squares import POLICY as SQUARES_POLICY
 from .squares import Squares
 
 
+PARTS = 1024  # of a bucket, whose largest entries are found one by one
+
+
 class TakingBack:
     """Whether a step's mean gradients are finite, found and used on the GPU: where they are not, the memories of its buckets
     become what they were, as the step is skipped."""
@@ -23,6 +26,7 @@ class TakingBack:
     def __init__(self, place: Place):
         self._place = place
         self._largest, self._of_bucket = (place.memory(4).view(torch.float32) for _ in range(2))
+        self._parts = place.memory(4 * (PARTS + 1)).view(torch.float32)
         self._differs = place.memory(1).view(torch.bool)
         self._status = place.memory(4)
         self._word = self._status.view(torch.int32)
@@ -40,7 +44,11 @@ class TakingBack:
         if model is not None:
             self._models.append(model)
         largest = self._largest if first else self._of_bucket
-        torch.linalg.vector_norm(buffer, float("inf"), dtype=torch.float32, out=largest[0])
+        # PyTorch takes memory to reduce a long array to one number, and none for a number of each row.
+        rows = buffer[:len(buffer) // PARTS * PARTS].view(PARTS, -1)
+        _largest_of(rows, out=self._parts[:PARTS])
+        _largest_of(buffer[rows.numel():].view(1, -1), out=self._parts[PARTS:])
+        _largest_of(self._parts.view(1, -1), out=largest)
         if not first:
             torch.maximum(self._largest, self._of_bucket, out=self._largest)
 
@@ -53,6 +61,14 @@ class TakingBack:
         for model in self._models:
             model.take_back(self._status, self._place.wire)
         self._place.wire.record_event(self.done)
+
+
+def _largest_of(rows: torch.Tensor, out: torch.Tensor) -> None:
+    """The largest magnitude of each row, 0 where it is empty, NaN where a NaN is in it."""
+    if rows.shape[1] == 0:
+        out.zero_()
+    else:
+        torch.linalg.vector_norm(rows, float("inf"), dim=1, dtype=torch.float32, out=out)
 
 
 class DeviceBucket:
