@@ -11,7 +11,7 @@
 /// strand (half of a group of 1,024 entries or little less) can only be read in order: a lane reads a
 /// strand, the 32 strands of 16 groups in lockstep, a tile of 32 entries at a time. A window has the
 /// first bit of what is left of a strand highest, whatever way it goes. Four words of a code without
-/// raw bits are looked up in one window; escapes and raw bits are read pair by pair. A
+/// raw bits are looked up in one window, and then an escape or a pair with raw bits is read by itself. A
 /// lane leaves its tile's values in shared memory; then the warp takes the 32 tiles one after the
 /// other, a lane an entry, so that stores are whole lines. A lane draws its levels once for 8
 /// tiles, 4 generator calls. Zeros are written by the same launch: a warp writes those of 32,768
@@ -22,7 +22,7 @@
 /// the sums read again. Where values are added, those of a sketch's rows and of layers that choose a form
 /// are kept apart, without zeros, and forms_add.cu adds them. The index of the body: atom_body.cu.
 ///
-/// Shared memory: 6,912 bytes a warp (values 33 words a row and levels 17, so that neither rows nor
+/// Shared memory: 7,424 bytes a warp (values 33 words a row and levels 21, so that neither rows nor
 /// columns meet in a bank). Determinism: every entry is written by one lane. Alignment: y is
 /// aligned to its entries; bodies begin at any byte.
 
@@ -36,6 +36,8 @@ namespace {
 constexpr std::uint64_t kZeroedEntries = 32768;
 /// Warps of a block, at most: what static shared memory holds with room for other blocks.
 constexpr unsigned kContentWarps = 4;
+/// Words that are looked up in one window.
+constexpr unsigned kWords = 4;
 
 /// The place that a tile's values go to.
 struct TileRow {
@@ -46,7 +48,8 @@ struct TileRow {
 /// A warp's tiles, one of each of its groups.
 struct Tiles {
   float value[kLanes][kTile + 1];
-  std::uint32_t level[kLanes][kTileDuos + 1];  ///< of 8 tiles, nibble u mod 8
+  /// Of 8 tiles, nibble u mod 8. Behind the last pair's there is room for what is looked up in vain.
+  std::uint32_t level[kLanes][kTileDuos + kWords + 1];
   TileRow row[kLanes];
 };
 struct BlockTiles {
@@ -69,43 +72,47 @@ struct LaneTile {
     value[half + l] = math::dequantise<float>(q1, j ^ math::kMateDither, of.step) * unrange;
   }
 
-  /// Pairs l to l + 3 of a code without raw bits; the bits they take, 0 when one is escaped. The
-  /// look-ups wait for each other, so nothing else stands between them.
-  __device__ std::uint32_t read_four(std::uint64_t window, std::uint32_t l) const {
+  /// Pairs from l on whose words stand in the window behind one another, four at most and none of a code with
+  /// raw bits. Returns how many, fewer where one is escaped; `used`: their bits. The look-ups wait for each other,
+  /// so nothing else stands between them.
+  __device__ std::uint32_t read_words(std::uint64_t window, std::uint32_t l,
+                                      std::uint32_t& used) const {
     const DeviceStep& c = of.coding;
-    std::uint32_t j[4], entry[4], used = 0;
-    bool escaped = false;
-    for (unsigned k = 0; k < 4; ++k) j[k] = level_of(l + k);
-    for (unsigned k = 0; k < 4; ++k) {
+    std::uint32_t j[kWords], entry[kWords], count = 0;
+    for (unsigned k = 0; k < kWords; ++k) j[k] = level_of(l + k);
+    for (unsigned k = 0; k < kWords; ++k) {
       const std::uint32_t place = (j[k] & c.level_mask) << c.limit;
       entry[k] = decode_table()[c.decode + (place | first_bits(window, c.limit))];
       window <<= entry[k] & 15u;
-      used += entry[k] & 15u;
     }
-    for (unsigned k = 0; k < 4; ++k) escaped = escaped || first_of(entry[k]) == kEscapeCell;
-    if (escaped) return 0;
-    for (unsigned k = 0; k < 4; ++k) {
+    bool stands = c.raw == 0;
+    used = 0;
+    for (unsigned k = 0; k < kWords; ++k) {
       const std::int32_t h0 = first_of(entry[k]), h1 = second_of(entry[k]);
+      stands = stands && h0 != kEscapeCell && l + k < half;
+      if (!stands) continue;
       const bool swapped = (j[k] & 8u & (c.level_mask + 1u)) != 0;
       put(l + k, j[k], swapped ? h1 : h0, swapped ? h0 : h1);
+      used += entry[k] & 15u;
+      ++count;
     }
-    return used;
+    return count;
   }
 
-  /// Reads the tile from `bit` on; returns the bit behind it.
+  /// Reads the tile from `bit` on; returns the bit behind it. Lanes are not at the same pair: one that meets an
+  /// escape takes a turn more, and the others do not go its way.
   __device__ std::uint32_t read(const LaneStrand& strand, std::uint32_t bit) const {
-    for (std::uint32_t l = 0; l < half; l += 4) {
-      const bool four = of.coding.raw == 0 && l + 4 <= half;
-      const std::uint32_t used = four ? read_four(strand.window(bit), l) : 0;
+    for (std::uint32_t l = 0; l < half;) {
+      std::uint32_t used;
+      const std::uint32_t count = read_words(strand.window(bit), l, used);
       bit = strand.moved(bit, used);
-      if (used != 0) continue;
-      for (std::uint32_t k = l; k < l + 4 && k < half; ++k) {
-        const std::uint32_t j = level_of(k);
-        const DuoRead pair =
-            get_duo(of.coding, of.escape_bits, j, strand.window(bit), strand.upward);
-        put(k, j, pair.q0, pair.q1);
-        bit = strand.moved(bit, pair.count);
-      }
+      l += count;
+      if (count == kWords || l >= half) continue;
+      const std::uint32_t j = level_of(l);
+      const DuoRead pair = get_duo(of.coding, of.escape_bits, j, strand.window(bit), strand.upward);
+      put(l, j, pair.q0, pair.q1);
+      bit = strand.moved(bit, pair.count);
+      ++l;
     }
     return bit;
   }

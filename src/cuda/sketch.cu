@@ -148,6 +148,7 @@ SketchPlanner::SketchPlanner(Layout& layout, std::size_t jobs) noexcept
       turned_rows_(layout, jobs),
       turned_columns_(layout, jobs),
       turned_both_(layout, jobs),
+      eigen_(layout, jobs),
       first_squares_(layout, jobs),
       stretches_(layout, jobs),
       pairs_(layout, jobs),
@@ -170,6 +171,8 @@ SketchJob SketchPlanner::add(const MatrixShape& shape, const SketchOptions& opti
   job.draft_columns = layout_.scratch<float>(shape.columns * rank);
   job.gram = layout_.scratch<double>(std::uint64_t{rank} * rank);
   job.turn = layout_.scratch<double>(std::uint64_t{rank} * rank);
+  job.turns = layout_.scratch<SketchTurn>(most_turns(rank));
+  job.order = layout_.scratch<std::uint32_t>(rank);
   job.partials = layout_.scratch<double>(partial_values(shape, rank));
   job.squares = layout_.scratch<double>(divide_up(n, kSquaresUnit) * rank);
   job.first_squares = layout_.scratch<double>(divide_up(m, kSquaresUnit) * rank);
@@ -206,6 +209,7 @@ void SketchPlanner::add_units(const SketchJob& job) noexcept {
   turned_rows_.add(turned_tiles(rows, rank));
   turned_columns_.add(turned_tiles(columns, rank));
   turned_both_.add(turned_tiles(rows, rank) + turned_tiles(columns, rank));
+  eigen_.add(divide_up(rank, kEigenEntries));
   first_squares_.add(divide_up(m, kSquaresUnit) * rank);
   stretches_.add((divide_up(m, kSquaresUnit) + divide_up(n, kSquaresUnit)) * rank);
   pairs_.add(rank);
@@ -227,6 +231,7 @@ SketchPlan SketchPlanner::finish() noexcept {
   plan.turned_rows = turned_rows_.split();
   plan.turned_columns = turned_columns_.split();
   plan.turned_both = turned_both_.split();
+  plan.eigen = eigen_.split();
   plan.first_squares = first_squares_.split();
   plan.stretches = stretches_.split();
   plan.pairs = pairs_.split();

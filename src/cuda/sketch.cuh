@@ -20,6 +20,11 @@ struct SketchPlaces {
   bool optional = false;  ///< it may look for no pairs at all: the layer has other forms
 };
 
+/// A rotation of two vectors.
+struct SketchTurn {
+  float cosine, sine;
+};
+
 /// A layer that is a matrix of `rows` x `columns`, and its sketch. Vectors stand one behind
 /// another, as in SingularPairs: entry i of vector k of the shorter side at k * shorter() + i.
 struct SketchJob {
@@ -34,6 +39,8 @@ struct SketchJob {
   Scratch<std::uint32_t> shifts;             ///< of the start, a group of columns
   Scratch<float> draft_rows, draft_columns;  ///< vectors on their way, by side
   Scratch<double> gram, turn;                ///< rank x rank
+  Scratch<SketchTurn> turns;                 ///< that make a Gram matrix diagonal
+  Scratch<std::uint32_t> order;              ///< of its eigenvalues: places in descending order
   Scratch<double> partials;                  ///< of a product or a Gram matrix
   Scratch<double> squares, first_squares;    ///< of stretches of second and of first vectors
   Scratch<std::uint32_t> picked;             ///< numbers of rows that are computed, in any order
@@ -51,6 +58,7 @@ struct SketchState {
   unsigned long long largest = 0;  ///< bits of the largest rms of a row, a finite f64
   /// Of SketchJob::picked: rows that were computed to be measured, then those that are kept.
   std::uint32_t measured = 0, kept = 0;
+  std::uint32_t sweeps = 0;  ///< that SketchJob::turns has
 };
 
 /// A product whose units leave partial sums where they are several, and the sums of these.
@@ -67,6 +75,7 @@ struct SketchPlan {
   SketchProduct gram_rows, gram_columns;  ///< of vectors of a side
   Split turned_rows, turned_columns;      ///< tiles of vectors
   Split turned_both;
+  Split eigen;                            ///< entries of eigenvectors, kEigenEntries of each
   Split first_squares, stretches, pairs;  ///< stretches of first vectors, of all; pairs
   Split measured, residual;               ///< 32 rows; tiles of the matrices
   std::uint32_t iterations = 0;           ///< the most that a job has
@@ -96,7 +105,7 @@ class SketchPlanner {
   TableMaker<SketchJob> jobs_;
   SplitMaker drawn_;
   NewProduct start_, to_rows_, to_columns_, gram_rows_, gram_columns_;
-  SplitMaker turned_rows_, turned_columns_, turned_both_;
+  SplitMaker turned_rows_, turned_columns_, turned_both_, eigen_;
   SplitMaker first_squares_, stretches_, pairs_, measured_, residual_;
   std::uint32_t iterations_ = 0;
 };
@@ -104,7 +113,7 @@ class SketchPlanner {
 /// Decomposes the layers of all jobs under their keys, once `row_rms` has the norms of their rows
 /// and `note_row_rms` was called for all of them. Fills `residual_rms`; of rows that are computed
 /// to be measured it has what is to be added to their rms, and `entries` has them. Vectors and
-/// sigma are zero where a layer is not finite or a row's norm is 2^120 or more. 28 launches, 16
+/// sigma are zero where a layer is not finite or a row's norm is 2^120 or more. 29 launches, 16
 /// more for every further iteration of the job that has most.
 void decompose(const Frame& frame, const SketchPlan& plan, Queue& queue);
 

@@ -8,20 +8,22 @@
 /// since the first time loses as many digits as the vectors are close to dependent.
 ///
 /// Eigenvectors: cyclic Jacobi rotations in f32. A sweep annihilates every pair of a tournament's
-/// rounds, whose pairs are disjoint. The last sweep is one that met no entry above 2^-16 of the largest
-/// eigenvalue, and leaves entries of about the square of that, or the twelfth. Whatever has been
+/// rounds, whose pairs are disjoint. The last sweep is one that met no entry above 2^-12 of the largest
+/// eigenvalue, and leaves entries of about the square of that, f32's rounding, or the twelfth. Whatever has been
 /// reached is orthogonal to the rounding of f32, and what the pairs lack for that the residual has.
 ///
 /// Mapping. A block of 512 threads a layer. Elimination: a warp a row, a barrier and a division a
 /// pivot. Rotations: a thread a pair's angle and its own entries; then a thread four entries where two
-/// pairs meet, which are its own, and a warp the entries of eigenvectors; two barriers a round.
+/// pairs meet, which are its own; two barriers a round. They are written down, and a second launch makes the
+/// eigenvectors of them: what they do to one entry of all vectors depends on no other, so a warp takes one
+/// through all rounds, a thread a pair, while its block of 8 fetches those that follow.
 ///
 /// Traffic: r^2 values read and written, 8 bytes each. r^3 operations of an elimination, some 50
 /// r^3 of the eigenvectors, in blocks beside each other: the time is that of the largest rank, not
 /// the matrices'.
 ///
-/// Shared memory: 35,328 bytes to eliminate, 36,352 for eigenvectors. Ranks above 64 work in the
-/// workspace, through the caches. Determinism: no sum is shared. Alignment: all stands in the
+/// Shared memory: 35,328 bytes to eliminate, 18,688 for rotations, 24,576 for eigenvectors. Ranks above 64
+/// work in the workspace, through the caches. Determinism: no sum is shared. Alignment: all stands in the
 /// workspace.
 
 #include "cuda/cub.cuh"
@@ -34,8 +36,7 @@ namespace {
 
 constexpr unsigned kThreads = 512, kWarps = kThreads / kLanes;
 constexpr double kLeastPivot = 1e-13;
-constexpr float kNegligible = 0x1p-26f, kSmall = 0x1p-16f;
-constexpr int kMostSweeps = 12;
+constexpr float kNegligible = 0x1p-26f, kSmall = 0x1p-12f;
 
 // A block a layer: one on a multiprocessor is enough, which leaves registers for all that is at hand.
 
@@ -148,42 +149,40 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 // ---- eigenvectors
 
-struct Rotation {
-  float cosine, sine;
+struct Pair {
   std::uint32_t low, high;
 };
+struct Rotation {
+  SketchTurn by;
+  Pair pair;
+};
 struct Eigen {
-  float matrix[kSharedRank * (kSharedRank + 1)], vectors[kSharedRank * (kSharedRank + 1)];
+  float matrix[kSharedRank * (kSharedRank + 1)];
   Rotation pairs[format::kLargestRank / 2];
-  std::uint32_t place[format::kLargestRank];  ///< of an eigenvalue in descending order
 };
 
 /// Pair `number` of a round among `players`, an even number: each meets each once in the
 /// players - 1 rounds.
-__device__ void draw_pair(std::uint32_t players, std::uint32_t round, std::uint32_t number,
-                          Rotation& pair) {
+__device__ Pair draw_pair(std::uint32_t players, std::uint32_t round, std::uint32_t number) {
   const std::uint32_t others = players - 1;
   const auto around = [=](std::uint32_t i) { return i < others ? i : i - others; };
   const std::uint32_t a = number == 0 ? others : around(round + number);
   const std::uint32_t b = around(round + others - number);
-  pair.low = a < b ? a : b;
-  pair.high = a < b ? b : a;
+  return a < b ? Pair{a, b} : Pair{b, a};
 }
 
 /// Finds the rotation that annihilates the pair's entry, none where that is negligible, and leaves what it
 /// makes of the pair's own entries; whether the entry was not small. `unit`: one over the largest.
-__device__ __forceinline__ bool begin_rotation(const Rows<float>& matrix, float unit,
-                                               Rotation& pair) {
+__device__ __forceinline__ bool begin_rotation(const Rows<float>& matrix, float unit, Pair pair,
+                                               SketchTurn& by) {
   const float off = matrix[pair.low][pair.high] * unit;
-  pair.cosine = 1;
-  pair.sine = 0;
+  by = {1, 0};
   if (!(fabsf(off) > kNegligible)) return false;
   const float low = matrix[pair.low][pair.low], high = matrix[pair.high][pair.high];
   const float apart = (high - low) * unit, twice = apart < 0 ? -2 * off : 2 * off;
   const float wide = fabsf(apart) + sqrtf((apart * apart) + (twice * twice));
   const float inverse = 1 / sqrtf((wide * wide) + (twice * twice));
-  pair.cosine = wide * inverse;
-  pair.sine = twice * inverse;
+  by = {wide * inverse, twice * inverse};
   const float moved = (twice / wide) * matrix[pair.low][pair.high];
   matrix[pair.low][pair.low] = low - moved;
   matrix[pair.high][pair.high] = high + moved;
@@ -191,53 +190,26 @@ __device__ __forceinline__ bool begin_rotation(const Rows<float>& matrix, float 
   return fabsf(off) > kSmall;
 }
 
-__device__ void rotate(const Rotation& by, float& low, float& high) {
+__device__ void rotate(SketchTurn by, float& low, float& high) {
   const float x = low, y = high;
   low = (by.cosine * x) - (by.sine * y);
   high = (by.sine * x) + (by.cosine * y);
 }
 
 /// The four entries where two pairs meet, and their mirror images.
-__device__ __forceinline__ void rotate_block(const Rows<float>& matrix, const Rotation& a,
-                                             const Rotation& b) {
+__device__ __forceinline__ void rotate_block(const Rows<float>& matrix, const Rotation& first,
+                                             const Rotation& second) {
+  const Pair a = first.pair, b = second.pair;
   float ll = matrix[a.low][b.low], lh = matrix[a.low][b.high];
   float hl = matrix[a.high][b.low], hh = matrix[a.high][b.high];
-  rotate(a, ll, hl);
-  rotate(a, lh, hh);
-  rotate(b, ll, lh);
-  rotate(b, hl, hh);
+  rotate(first.by, ll, hl);
+  rotate(first.by, lh, hh);
+  rotate(second.by, ll, lh);
+  rotate(second.by, hl, hh);
   matrix[a.low][b.low] = matrix[b.low][a.low] = ll;
   matrix[a.low][b.high] = matrix[b.high][a.low] = lh;
   matrix[a.high][b.low] = matrix[b.low][a.high] = hl;
   matrix[a.high][b.high] = matrix[b.high][a.high] = hh;
-}
-
-/// By a whole block: rotates the eigenvectors. A thread has four places of two at once, whose loads are under
-/// way together.
-__device__ __forceinline__ void rotate_vectors(const Rows<float>& vectors, const Rotation* pairs,
-                                               std::uint32_t count) {
-  const std::uint32_t players = 2 * count;
-  for (std::uint32_t p = warp_in_block(); p < count; p += 2 * kWarps) {
-    for (std::uint32_t j = lane(); j < players; j += 2 * kLanes) {
-      float low[4] = {}, high[4] = {};
-#pragma unroll
-      for (unsigned k = 0; k < 4; ++k) {
-        const std::uint32_t pair = p + k / 2 * kWarps, at = j + k % 2 * kLanes;
-        if (pair >= count || at >= players) continue;
-        low[k] = vectors[pairs[pair].low][at];
-        high[k] = vectors[pairs[pair].high][at];
-      }
-#pragma unroll
-      for (unsigned k = 0; k < 4; ++k) {
-        const std::uint32_t pair = p + k / 2 * kWarps, at = j + k % 2 * kLanes;
-        if (pair >= count || at >= players) continue;
-        const Rotation own = pairs[pair];
-        rotate(own, low[k], high[k]);
-        vectors[own.low][at] = low[k];
-        vectors[own.high][at] = high[k];
-      }
-    }
-  }
 }
 
 /// What a thread rotates in every round: two pairs a < b that meet, then those kThreads further on.
@@ -275,50 +247,53 @@ struct Meetings {
   }
 };
 
-/// `matrix` becomes diagonal, `vectors`, unit vectors at first, its eigenvectors.
-__device__ __forceinline__ void diagonalise(const Rows<float>& matrix, const Rows<float>& vectors,
-                                            Rotation* pairs, std::uint32_t players) {
+/// An even number: the one too many is a zero row and column that nothing rotates.
+__device__ constexpr std::uint32_t players_of(std::uint32_t rank) { return (rank + 1) / 2 * 2; }
+
+/// `matrix` becomes diagonal. Returns the sweeps, whose rotations `turns` has, round by round.
+__device__ __forceinline__ std::uint32_t diagonalise(const Rows<float>& matrix, Rotation* pairs,
+                                                     std::uint32_t players, SketchTurn* turns) {
   float largest = 0;
   for (std::uint32_t k = 0; k < players; ++k)
     largest = matrix[k][k] > largest ? matrix[k][k] : largest;
   const float unit = largest > 0 ? 1 / largest : 0;
   const std::uint32_t count = players / 2;
   const Meetings meetings(count);
-  for (int sweep = 0; sweep < kMostSweeps; ++sweep) {
+  for (std::uint32_t sweep = 0; sweep < kMostSweeps; ++sweep) {
     bool goes_on = false;
-    for (std::uint32_t r = 0; r + 1 < players; ++r) {
+    for (std::uint32_t r = 0; r + 1 < players; ++r, turns += count) {
       __syncthreads();
       if (threadIdx.x < count) {
-        Rotation& pair = pairs[threadIdx.x];
-        draw_pair(players, r, threadIdx.x, pair);
-        goes_on = begin_rotation(matrix, unit, pair) || goes_on;
+        Rotation own{{}, draw_pair(players, r, threadIdx.x)};
+        goes_on = begin_rotation(matrix, unit, own.pair, own.by) || goes_on;
+        pairs[threadIdx.x] = own;
+        turns[threadIdx.x] = own.by;
       }
       __syncthreads();
       meetings.each(
           [&](std::uint32_t a, std::uint32_t b) { rotate_block(matrix, pairs[a], pairs[b]); });
-      rotate_vectors(vectors, pairs, count);
     }
-    if (__syncthreads_or(goes_on ? 1 : 0) == 0) return;
+    if (__syncthreads_or(goes_on ? 1 : 0) == 0) return sweep + 1;
   }
+  return kMostSweeps;
 }
 
-/// An even number: the one too many is a zero row and column that nothing rotates.
-__device__ constexpr std::uint32_t players_of(std::uint32_t rank) { return (rank + 1) / 2 * 2; }
-
-/// From `gram` to the rows of `turn`. Inlined twice, so that what is in shared memory is read as such.
-__device__ __forceinline__ void solve(const Rows<float>& matrix, const Rows<float>& vectors,
-                                      const double* gram, std::uint32_t rank, Eigen& memory,
-                                      double* turn) {
+/// From `gram` to its rotations and the places of its eigenvalues. Inlined twice, so that what is in shared
+/// memory is read as such.
+__device__ __forceinline__ void solve(const Frame& frame, const SketchJob& job, SketchState& state,
+                                      const Rows<float>& matrix, Rotation* pairs,
+                                      std::uint32_t rank) {
   const std::uint32_t players = players_of(rank);
+  const double* const gram = frame(job.gram);
   for (std::uint32_t row = warp_in_block(); row < players; row += kWarps) {
     for (std::uint32_t column = lane(); column < players; column += kLanes) {
       matrix[row][column] =
           row < rank && column < rank ? static_cast<float>(gram[row * rank + column]) : 0.0f;
-      vectors[row][column] = row == column ? 1.0f : 0.0f;
     }
   }
   __syncthreads();
-  diagonalise(matrix, vectors, memory.pairs, players);
+  const std::uint32_t sweeps = diagonalise(matrix, pairs, players, frame(job.turns));
+  if (threadIdx.x == 0) state.sweeps = sweeps;
   for (std::uint32_t k = threadIdx.x; k < rank; k += kThreads) {
     const float value = matrix[k][k];
     std::uint32_t place = 0;
@@ -326,29 +301,64 @@ __device__ __forceinline__ void solve(const Rows<float>& matrix, const Rows<floa
       const float other = matrix[j][j];
       place += other > value || (other == value && j < k) ? 1 : 0;
     }
-    memory.place[k] = place;
-  }
-  __syncthreads();
-  for (std::uint32_t row = warp_in_block(); row < rank; row += kWarps) {
-    for (std::uint32_t column = lane(); column < rank; column += kLanes)
-      turn[memory.place[row] * rank + column] = static_cast<double>(vectors[row][column]);
+    frame(job.order)[k] = place;
   }
 }
 
 __global__ void __launch_bounds__(kThreads, 1) find_eigen(Frame frame, SketchPlan plan) {
   const SketchJob& job = frame(plan.jobs)[blockIdx.x];
+  SketchState& state = frame(plan.states)[blockIdx.x];
   const std::uint32_t rank = sketch_rank(frame, job), stride = players_of(rank) + 1;
   if (rank == 0) return;
   auto& memory = shared<Eigen>();
-  const double* const gram = frame(job.gram);
-  double* const turn = frame(job.turn);
   if (rank <= kSharedRank) {
-    solve({memory.matrix, stride}, {memory.vectors, stride}, gram, rank, memory, turn);
+    solve(frame, job, state, {memory.matrix, stride}, memory.pairs, rank);
   } else {
     auto* const room = reinterpret_cast<float*>(frame(job.partials));
-    const Rows<float> matrix{room, stride};
-    solve(matrix, {matrix[players_of(rank)], stride}, gram, rank, memory, turn);
+    solve(frame, job, state, {room, stride}, memory.pairs, rank);
   }
+}
+
+/// Rotations on their way to the warps of a block, and the entries of a warp.
+constexpr unsigned kVectorThreads = kEigenEntries * kLanes, kTurnsTogether = 2048;
+struct Turned {
+  SketchTurn turns[kTurnsTogether];
+  float entry[kEigenEntries][format::kLargestRank];
+};
+
+/// A warp an entry of all vectors, unit vectors at first, through all rounds.
+__global__ void __launch_bounds__(kVectorThreads) turn_eigenvectors(Frame frame, SketchPlan plan) {
+  const UnitOf at = find_unit(frame, plan.eigen, blockIdx.x);
+  const SketchJob& job = frame(plan.jobs)[at.job];
+  const std::uint32_t rank = sketch_rank(frame, job), players = players_of(rank);
+  const auto first = static_cast<std::uint32_t>(at.index) * kEigenEntries;
+  if (first >= rank) return;
+  auto& memory = shared<Turned>();
+  float* const entry = memory.entry[warp_in_block()];
+  const std::uint32_t own = first + warp_in_block(), count = players / 2;
+  for (std::uint32_t k = lane(); k < players; k += kLanes) entry[k] = k == own ? 1.0f : 0.0f;
+  const std::uint32_t rounds = frame(plan.states)[at.job].sweeps * (players - 1);
+  const std::uint32_t together = kTurnsTogether / count;
+  const SketchTurn* const turns = frame(job.turns);
+  for (std::uint32_t begin = 0, r = 0; begin < rounds; begin += together) {
+    const std::uint32_t end = begin + together < rounds ? begin + together : rounds;
+    __syncthreads();
+    for (std::uint32_t i = threadIdx.x; i < (end - begin) * count; i += kVectorThreads)
+      memory.turns[i] = turns[begin * count + i];
+    __syncthreads();
+    for (std::uint32_t i = 0; i < end - begin; ++i) {
+      for (std::uint32_t p = lane(); p < count; p += kLanes) {
+        const Pair pair = draw_pair(players, r, p);
+        rotate(memory.turns[i * count + p], entry[pair.low], entry[pair.high]);
+      }
+      __syncwarp();
+      r = r + 2 < players ? r + 1 : 0;
+    }
+  }
+  if (own >= rank) return;
+  double* const turn = frame(job.turn);
+  for (std::uint32_t k = lane(); k < rank; k += kLanes)
+    turn[frame(job.order)[k] * rank + own] = static_cast<double>(entry[k]);
 }
 
 }  // namespace
@@ -360,6 +370,7 @@ void find_orthonormal(const Frame& frame, const SketchPlan& plan, std::uint32_t 
 
 void find_eigenvectors(const Frame& frame, const SketchPlan& plan, Queue& queue) {
   queue.launch_blocks(find_eigen, plan.drawn.jobs, kThreads, 0, frame, plan);
+  queue.launch_blocks(turn_eigenvectors, plan.eigen.units, kVectorThreads, 0, frame, plan);
 }
 
 }  // namespace atomo::cuda

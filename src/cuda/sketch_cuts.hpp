@@ -54,10 +54,18 @@ struct Cut {
 /// The largest rank whose small matrices are kept in shared memory.
 inline constexpr std::uint32_t kSharedRank = 64;
 
-/// Values of the workspace for those of the other ranks while eigenvectors are found.
+/// Values of f64 in the workspace for those of the other ranks while eigenvectors are found.
 [[nodiscard]] constexpr std::uint64_t eigen_values(std::uint32_t rank) noexcept {
-  return rank <= kSharedRank ? 0 : std::uint64_t{rank + 1} * (rank + 2);
+  return rank <= kSharedRank ? 0 : divide_up(std::uint64_t{rank + 1} * (rank + 2), 2);
 }
+
+/// Sweeps of rotations over a small matrix, at most, and how many rotations these are.
+inline constexpr std::uint32_t kMostSweeps = 12;
+[[nodiscard]] constexpr std::uint64_t most_turns(std::uint32_t rank) noexcept {
+  return kMostSweeps * divide_up(rank * (std::uint64_t{rank} + 1), 2);
+}
+/// Entries of eigenvectors that a block takes, a warp each.
+inline constexpr std::uint32_t kEigenEntries = 8;
 
 /// Tiles across the vectors, 64 a tile.
 [[nodiscard]] constexpr std::uint64_t strips_of(std::uint64_t rank) noexcept {
