@@ -241,7 +241,7 @@ __device__ std::uint64_t stage_part(const Frame& frame, const Plan& plan, std::u
   std::uint32_t* const index = index_of(frame, plan, job, state.thinning != 0);
   auto* const lengths = reinterpret_cast<std::uint16_t*>(index) + state.lengths_at / 2;
   // Groups that are left out become pieces without bits.
-  const auto total = scan_blockwide<std::uint64_t, kManyItems>(
+  const auto total = scan_blockwide<std::uint64_t, kLongScanThreads>(
       state.written, [&](std::uint64_t i) { return left.stays(i) ? bits[i] : 0u; },
       [&](std::uint64_t i, std::uint64_t before) {
         const bool stays = left.stays(i);
@@ -259,7 +259,7 @@ __device__ std::uint64_t stage_part(const Frame& frame, const Plan& plan, std::u
   return round_up(content + (total + 7) / 8, 4);
 }
 
-__global__ void sum_lengths(Frame frame, Plan plan) {
+__global__ void __launch_bounds__(kLongScanThreads) sum_lengths(Frame frame, Plan plan) {
   const std::uint32_t number = blockIdx.x;
   const Job& job = frame(plan.jobs)[number];
   if (job.part == BodyPart::rows) return;  // with its pairs
@@ -299,7 +299,7 @@ void size(const Frame& frame, const Plan& plan, Queue& queue) {
     queue.launch_blocks(lay_out_index, plan.count, kScanThreads, 0, frame, plan, true);
     queue.launch_warps(write_index, plan.chunks.units, frame, plan, true);
   }
-  queue.launch_blocks(sum_lengths, plan.count, kScanThreads, 0, frame, plan);
+  queue.launch_blocks(sum_lengths, plan.count, kLongScanThreads, 0, frame, plan);
   if (!plan.grids.empty()) size(frame, plan.grids, queue);
   learn_ranks(frame, plan, queue);
 }

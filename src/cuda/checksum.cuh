@@ -134,37 +134,36 @@ __device__ inline std::uint64_t hash_long(const MessageBytes& bytes, std::uint64
   return hash.finish(length);
 }
 
-/// The same of the kChecksumBlock bytes at an address that is a multiple of 4. The loads of two regions are
-/// under way at once.
+/// The same of the kChecksumBlock bytes at an address that is a multiple of 4. All loads are under way
+/// at once.
 __device__ inline std::uint64_t hash_block(const std::byte* block, std::uint64_t seed) {
-  constexpr unsigned kTogether = 2 * WarpHash::kOwn;
-  constexpr std::size_t kBytes = 2 * xxh3::kRegionBytes, kParts = format::kChecksumBlock / kBytes;
-  static_assert(format::kChecksumBlock % kBytes == 0);
-  const bool aligned = reinterpret_cast<std::uintptr_t>(block) % 8 == 0;
-  const bool has_last = WarpHash::copy() + 1 == WarpHash::kCopies;
-  WarpHash hash(seed);
-  std::uint64_t words[kTogether];
-#pragma unroll 1
-  for (unsigned part = 0; part < kParts; ++part) {
-    const std::byte* const own = block + kBytes * part + 8 * lane();
-    if (aligned) {
+  constexpr unsigned kOwn = WarpHash::kOwn,
+                     kRegionBytes = xxh3::kStripeBytes * xxh3::kRegionStripes;
+  constexpr unsigned kRegions = format::kChecksumBlock / kRegionBytes;
+  static_assert(format::kChecksumBlock % kRegionBytes == 0);
+  std::uint64_t words[kRegions * kOwn];
+  const std::byte* const own = block + 8 * lane();
+  if (reinterpret_cast<std::uintptr_t>(block) % 8 == 0) {
 #pragma unroll
-      for (unsigned k = 0; k < kTogether; ++k)
-        words[k] = *reinterpret_cast<const std::uint64_t*>(own + 8 * kLanes * k);
-    } else {
+    for (unsigned k = 0; k < kRegions * kOwn; ++k)
+      words[k] = *reinterpret_cast<const std::uint64_t*>(own + 8 * kLanes * k);
+  } else {
 #pragma unroll
-      for (unsigned k = 0; k < kTogether; ++k)
-        words[k] = load_word(own + 8 * kLanes * k) |
-                   std::uint64_t{load_word(own + 8 * kLanes * k + 4)} << 32;
-    }
-    const bool ends = part + 1 == kParts;
-#pragma unroll
-    for (unsigned k = 0; k < kTogether; ++k) {
-      hash.add(k % WarpHash::kOwn, words[k], !(ends && k + 1 == kTogether && has_last));
-      if (k + 1 == WarpHash::kOwn || (k + 1 == kTogether && !ends)) hash.end_region();
-    }
+    for (unsigned k = 0; k < kRegions * kOwn; ++k)
+      words[k] = load_word(own + 8 * kLanes * k) |
+                 std::uint64_t{load_word(own + 8 * kLanes * k + 4)} << 32;
   }
-  hash.add_last(words[kTogether - 1], has_last);
+  WarpHash hash(seed);
+  const bool has_last = WarpHash::copy() + 1 == WarpHash::kCopies;
+#pragma unroll
+  for (unsigned region = 0; region < kRegions; ++region) {
+    const bool ends = region + 1 == kRegions;
+#pragma unroll
+    for (unsigned k = 0; k < kOwn; ++k)
+      hash.add(k, words[region * kOwn + k], !(ends && k + 1 == kOwn && has_last));
+    if (!ends) hash.end_region();
+  }
+  hash.add_last(words[kRegions * kOwn - 1], has_last);
   return hash.finish(format::kChecksumBlock);
 }
 

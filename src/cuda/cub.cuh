@@ -12,7 +12,8 @@ namespace atomo::cuda {
 
 /// Threads of a block that scans (`scan_blockwide`).
 inline constexpr unsigned kScanThreads = 256;
-inline constexpr unsigned kManyItems = 16;
+/// Of one that scans thousands of parts: each round waits for the one before.
+inline constexpr unsigned kLongScanThreads = 512;
 
 template <typename T>
 struct WarpSums {
@@ -66,24 +67,24 @@ __device__ inline T block_exclusive_sum(T value, T& total) {
   return before;
 }
 
-/// Called by all kScanThreads threads of a block: `put(i, sum of get(j) over j < i)` for every
+/// Called by all kThreads threads of a block: `put(i, sum of get(j) over j < i)` for every
 /// i < count, in no order; returns the sum of all, to every thread. Integers of T. `get` is called
-/// once for each i, by the thread that calls `put` for it. A round takes `kItems` a thread: kManyItems where
-/// there may be thousands, as each round waits for the one before.
-template <typename T, unsigned kItems = 4, typename Get, typename Put>
+/// once for each i, by the thread that calls `put` for it.
+template <typename T, unsigned kThreads = kScanThreads, typename Get, typename Put>
 __device__ inline T scan_blockwide(std::uint64_t count, Get get, Put put) {
-  using Scan = cub::BlockScan<T, kScanThreads>;
+  constexpr unsigned kItems = 4;
+  using Scan = cub::BlockScan<T, kThreads>;
   auto& memory = shared<typename Scan::TempStorage>();
   T carried = 0, next[kItems];
   const auto load = [&](std::uint64_t first) {  // of the round after: on its way during a scan
     for (unsigned k = 0; k < kItems; ++k) next[k] = first + k < count ? get(first + k) : T{0};
   };
   load(threadIdx.x * kItems);
-  for (std::uint64_t base = 0; base < count; base += kItems * kScanThreads) {
+  for (std::uint64_t base = 0; base < count; base += kItems * kThreads) {
     const std::uint64_t first = base + threadIdx.x * kItems;
     T values[kItems], before[kItems], total;
     for (unsigned k = 0; k < kItems; ++k) values[k] = next[k];
-    load(first + kItems * kScanThreads);
+    load(first + kItems * kThreads);
     __syncthreads();  // the memory of the round before is free
     Scan(memory).ExclusiveSum(values, before, total);
     for (unsigned k = 0; k < kItems; ++k) {

@@ -4,7 +4,7 @@
 /// functions from which the operations that have marks (atoms, pairs, top-k) make their kernels.
 ///
 /// Mapping: a warp handles a segment of 4,096 atoms, each lane the marks of 128 of them; gaps are
-/// read 1,024 bits at a time, 32 a lane. A block of kScanThreads sums a job's segments up.
+/// read 1,024 bits at a time, 32 a lane. A block sums a job's segments up.
 ///
 /// Encoding: the operation sets the bits of `words` (zero at first) and calls `measure_segment` for
 /// each segment once its bits are there; then, a launch later, a scanning block a job calls
@@ -193,9 +193,10 @@ __device__ inline void measure_segment(const Frame& frame, const MarksPlan& plan
   }
 }
 
-/// By a block of kScanThreads: chooses the shorter section (marks.cpp, plan_marks) and sums ranks
+/// By a block of kThreads: chooses the shorter section (marks.cpp, plan_marks) and sums ranks
 /// and bits up. Afterwards, in every thread, `states[job]` is complete. `map_only`: the bit map
 /// whatever the gaps take (top-k from half of the entries on).
+template <unsigned kThreads = kScanThreads>
 __device__ inline void layout_marks(const Frame& frame, const MarksPlan& plan, std::uint32_t job,
                                     bool map_only = false) {
   const MarksJob& of = frame(plan.jobs)[job];
@@ -215,11 +216,11 @@ __device__ inline void layout_marks(const Frame& frame, const MarksPlan& plan, s
     state.bytes = bytes;
   }
   MarksSegment* const all = frame(plan.segment_states) + of.first_segment;
-  scan_blockwide<std::uint64_t, kManyItems>(
+  scan_blockwide<std::uint64_t, kThreads>(
       segments, [&](std::uint64_t i) { return all[i].kept; },
       [&](std::uint64_t i, std::uint64_t before) { all[i].rank = before; });
   if (mode != 0) {
-    scan_blockwide<std::uint64_t, kManyItems>(
+    scan_blockwide<std::uint64_t, kThreads>(
         segments, [&](std::uint64_t i) { return all[i].gap_bits[mode - 1]; },
         [&](std::uint64_t i, std::uint64_t before) { all[i].bit = before; });
   }
@@ -366,9 +367,10 @@ __device__ inline void count_segment(const Frame& frame, const MarksPlan& plan, 
   frame(plan.segment_states)[unit].gap_bits[0] = bits;
 }
 
-/// By a block of kScanThreads: checks frame and padding of the section at the front of `body`
+/// By a block of kThreads: checks frame and padding of the section at the front of `body`
 /// (MarksReader::open), fills `states[job]` and the segments' rank and bit. False, in every thread,
 /// when the bytes are no section of so many atoms.
+template <unsigned kThreads = kScanThreads>
 __device__ inline bool open_marks(const Frame& frame, const MarksPlan& plan, std::uint32_t job,
                                   const std::byte* body, std::uint64_t body_bytes) {
   const MarksJob& of = frame(plan.jobs)[job];
@@ -379,10 +381,10 @@ __device__ inline bool open_marks(const Frame& frame, const MarksPlan& plan, std
   const std::uint64_t least = mode == 0 ? coding::max_marks_bytes(of.atoms) : 1 + 4 * segments;
   if (body_bytes < least) return false;
   MarksSegment* const all = frame(plan.segment_states) + of.first_segment;
-  const auto kept = scan_blockwide<std::uint64_t, kManyItems>(
+  const auto kept = scan_blockwide<std::uint64_t, kThreads>(
       segments, [&](std::uint64_t i) { return all[i].kept; },
       [&](std::uint64_t i, std::uint64_t before) { all[i].rank = before; });
-  const auto bits = scan_blockwide<std::uint64_t, kManyItems>(
+  const auto bits = scan_blockwide<std::uint64_t, kThreads>(
       segments, [&](std::uint64_t i) { return all[i].gap_bits[0]; },
       [&](std::uint64_t i, std::uint64_t before) { all[i].bit = before; });
   const std::uint64_t end = mode == 0 ? 8 + of.atoms : 8 + 32 * segments + bits;  // in bits

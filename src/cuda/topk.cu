@@ -353,9 +353,9 @@ __global__ void settle(Frame frame, Plan plan) {
 }
 
 /// A body that keeps half of the entries or more has the bit map, and gaps are not looked at.
-__global__ void __launch_bounds__(kScanThreads, 1) layout_bodies(Frame frame, Plan plan) {
+__global__ void __launch_bounds__(kLongScanThreads) layout_bodies(Frame frame, Plan plan) {
   const Job& job = frame(plan.jobs)[blockIdx.x];
-  layout_marks(frame, plan.marks, blockIdx.x, job.keep >= job.n - job.keep);
+  layout_marks<kLongScanThreads>(frame, plan.marks, blockIdx.x, job.keep >= job.n - job.keep);
   if (threadIdx.x != 0) return;
   const std::uint64_t marks = format::topk_values_at(frame(plan.marks.states)[blockIdx.x].bytes);
   LayerState& layer = frame.layer(job.layer);
@@ -435,7 +435,7 @@ void size(const Frame& frame, const Plan& plan, Queue& queue) {
   queue.launch_blocks(mark, plan.tiles.units, kScanThreads, 0, frame, plan);
   queue.launch_blocks(rank_ties, plan.count, kScanThreads, 0, frame, plan);
   queue.launch_warps(settle, segments, frame, plan);
-  queue.launch_blocks(layout_bodies, plan.count, kScanThreads, 0, frame, plan);
+  queue.launch_blocks(layout_bodies, plan.count, kLongScanThreads, 0, frame, plan);
   queue.launch_warps(stage, segments, frame, plan);
 }
 

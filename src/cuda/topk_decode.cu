@@ -47,14 +47,14 @@ __global__ void count_kept(const Frames frames, const DecodePlan plan) {
 }
 
 /// k marks, zeros up to a whole word, and nothing but their values behind them.
-__global__ void __launch_bounds__(kScanThreads, 1)
+__global__ void __launch_bounds__(kLongScanThreads)
     open_bodies(const Frames frames, const DecodePlan plan) {
   const Frame frame = frames[blockIdx.y];
   const DecodeJob& job = frame(plan.jobs)[blockIdx.x];
   const LayerState& layer = frame.layer(job.layer);
   if (layer.decodes == 0) return;
   const std::byte* const body = frame.message + layer.body_at;
-  const bool opens = open_marks(frame, plan.marks, blockIdx.x, body, layer.bytes);
+  const bool opens = open_marks<kLongScanThreads>(frame, plan.marks, blockIdx.x, body, layer.bytes);
   if (threadIdx.x != 0) return;
   const MarksState& marks = frame(plan.marks.states)[blockIdx.x];
   const std::uint64_t keep = job.keep;
@@ -185,7 +185,8 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan) {
 void decode(const Frames& frames, const DecodePlan& plan, DecodeInto into, Queue& queue) {
   const std::uint64_t segments = plan.marks.segments.units;
   queue.launch_warps_each(count_kept, segments, frames.count, frames, plan);
-  queue.launch_blocks_each(open_bodies, plan.count, frames.count, kScanThreads, 0, frames, plan);
+  queue.launch_blocks_each(open_bodies, plan.count, frames.count, kLongScanThreads, 0, frames,
+                           plan);
   const unsigned warps = std::min(warps_per_block, kReadWarps);
   const std::uint64_t blocks = divide_up(segments, warps);
   if (frames.count == 1 || !into.add)
