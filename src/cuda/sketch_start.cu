@@ -53,13 +53,14 @@ __global__ void scale_and_start(Frame frame, SketchPlan plan) {
   const UnitOf at = unit_of_warp(frame, plan.start.units);
   if (!at) return;
   const SketchJob& job = frame(plan.jobs)[at.job];
-  const std::uint64_t rank = sketch_rank(frame, job), columns = job.columns;
+  const std::uint32_t rank = sketch_rank(frame, job);
   if (rank == 0) return;
-  const std::uint64_t width = math::start_width(rank);
+  const std::uint64_t columns = job.columns, width = math::start_width(rank);
   const Cut cut = cut_of_start(columns, rank);
   const std::uint64_t stretch = at.index % cut.count;
   const std::uint64_t value = at.index / cut.count * kLanes + lane();
-  const std::uint64_t row = value / rank, vector = value % rank;
+  const std::uint64_t row = value / rank;
+  const auto vector = static_cast<std::uint32_t>(value % rank);
   if (row >= job.rows) return;
   const bool finite = !was_non_finite(frame, job.layer);
   const double scale = sketch_unit(-sketch_scale(frame, plan, at.job).exponent);
@@ -68,21 +69,38 @@ __global__ void scale_and_start(Frame frame, SketchPlan plan) {
   float* const entries = frame(job.entries) + row * columns;
   const std::uint64_t begin = stretch * cut.depth;
   const std::uint64_t end = columns - begin < cut.depth ? columns : begin + cut.depth;
+  const std::uint32_t* shifts = frame(job.shifts) + begin / width;
   float sum = 0;
-  for (std::uint64_t group = begin; group < end; group += width) {
-    const std::uint64_t shift = frame(job.shifts)[group / width] % rank;
-    const std::uint64_t after = end - group < width ? end : group + width;
-    for (std::uint64_t c = group + (vector + rank - shift) % rank; c < after; c += rank) {
-      const double v = finite ? static_cast<double>(x(row * columns + c)) : 0.0;
-      const auto scaled = static_cast<float>(v * scale);
-      entries[c] = scaled;
-      sum = __fmaf_rn(scaled, weights[c], sum);
+  // A lane's column in several groups, then its next one: their loads are under way together.
+  constexpr unsigned kTogether = 4;
+  for (std::uint64_t group = begin; group < end; group += kTogether * width, shifts += kTogether) {
+    std::uint64_t column[kTogether];
+    for (unsigned k = 0; k < kTogether; ++k) {
+      const std::uint64_t first = group + k * width;
+      const std::uint32_t shift = first < end ? shifts[k] % rank : 0;
+      column[k] = first + (vector < shift ? vector + rank - shift : vector - shift);
+    }
+    for (std::uint64_t turn = 0; turn < width; turn += rank) {
+      float v[kTogether] = {}, weight[kTogether] = {};
+      for (unsigned k = 0; k < kTogether; ++k) {
+        const std::uint64_t c = column[k] + turn;
+        if (c >= end) continue;
+        v[k] = finite ? x(row * columns + c) : 0.0f;
+        weight[k] = weights[c];
+      }
+      for (unsigned k = 0; k < kTogether; ++k) {
+        const std::uint64_t c = column[k] + turn;
+        if (c >= end) continue;
+        const auto scaled = static_cast<float>(static_cast<double>(v[k]) * scale);
+        entries[c] = scaled;
+        sum = __fmaf_rn(scaled, weight[k], sum);
+      }
     }
   }
   float* const to = cut.count == 1
                         ? frame(job.draft_rows)
                         : reinterpret_cast<float*>(frame(job.partials)) + stretch * rank * job.rows;
-  to[vector * job.rows + row] = sum;
+  to[std::uint64_t{vector} * job.rows + row] = sum;
 }
 
 __global__ void fold_start(Frame frame, SketchPlan plan) {
