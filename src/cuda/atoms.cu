@@ -49,18 +49,27 @@ __device__ SummedPiece piece_of(const Job& job, std::uint64_t i) {
 
 /// A whole warp sums squares, eight threads a piece; the first of the eight has the sum.
 __device__ double sum_squares(const Entries& x, std::uint64_t first, std::uint64_t entries) {
-  constexpr unsigned kLoads = 4;  // under way together
   double sum[4] = {};
-  for (std::uint64_t i = 4 * (lane() % kThreads); i < entries; i += kLoads * 32) {
-    float v[kLoads][4] = {};
+  const auto add = [&](const float(&v)[4]) {
+    for (unsigned k = 0; k < 4; ++k) sum[k] += static_cast<double>(v[k]) * v[k];
+  };
+  constexpr unsigned kLoads = 4;  // under way together
+  const float* const at = static_cast<const float*>(x.x) + first;
+  const bool whole = x.dtype == DType::f32 && reinterpret_cast<std::uintptr_t>(at) % 16 == 0;
+  std::uint64_t i = 4 * (lane() % kThreads);
+  for (; whole && i + 32 * (kLoads - 1) + 4 <= entries; i += 32 * kLoads) {
+    float4 v[kLoads];
 #pragma unroll
-    for (unsigned load = 0; load < kLoads; ++load) {
-      if (i + load * 32 < entries) x.four(first + i + load * 32, first + entries, v[load]);
-    }
+    for (unsigned load = 0; load < kLoads; ++load)
+      v[load] = *reinterpret_cast<const float4*>(at + i + 32 * load);
 #pragma unroll
-    for (unsigned load = 0; load < kLoads; ++load) {
-      for (unsigned k = 0; k < 4; ++k) sum[k] += static_cast<double>(v[load][k]) * v[load][k];
-    }
+    for (unsigned load = 0; load < kLoads; ++load)
+      add({v[load].x, v[load].y, v[load].z, v[load].w});
+  }
+  for (; i < entries; i += 32) {
+    float v[4];
+    x.four(first + i, first + entries, v);
+    add(v);
   }
   for (unsigned apart = kThreads / 2; apart != 0; apart /= 2) {
     for (double& s : sum) s += __shfl_down_sync(kAllLanes, s, apart, kThreads);
