@@ -101,7 +101,7 @@ struct LaneTile {
 
   /// Reads the tile from `bit` on; returns the bit behind it. Lanes are not at the same pair: one that meets an
   /// escape takes a turn more, and the others do not go its way.
-  __device__ std::uint32_t read(const LaneStrand& strand, std::uint32_t bit) const {
+  __device__ std::uint32_t read(const WordStrand& strand, std::uint32_t bit) const {
     for (std::uint32_t l = 0; l < half;) {
       std::uint32_t used;
       const std::uint32_t count = read_words(strand.window(bit), l, used);
@@ -109,7 +109,8 @@ struct LaneTile {
       l += count;
       if (count == kWords || l >= half) continue;
       const std::uint32_t j = level_of(l);
-      const DuoRead pair = get_duo(of.coding, of.escape_bits, j, strand.window(bit), strand.upward);
+      const DuoRead pair =
+          get_duo(of.coding, of.escape_bits, j, strand.window(bit), strand.upward());
       put(l, j, pair.q0, pair.q1);
       bit = strand.moved(bit, pair.count);
       ++l;
@@ -141,7 +142,7 @@ __device__ void write_tiles(const Tiles& tiles, std::uint32_t rows, DecodeInto i
 /// A lane's tile: its levels where they begin, its values. Returns the bit behind it.
 __device__ std::uint32_t read_tile(const AtomContent& c, const LaneVector& vector,
                                    const StrandWalk& walk, std::uint32_t entries,
-                                   const LaneStrand& strand, std::uint32_t bit, Tiles& tiles) {
+                                   const WordStrand& strand, std::uint32_t bit, Tiles& tiles) {
   std::uint32_t* const level = tiles.level[lane()];
   float* const value = tiles.value[lane()];
   const AtomVector& of = c.job.vectors.of[walk.vector];
@@ -167,12 +168,12 @@ __device__ float* output_of(const AtomContent& c, const LaneVector& vector, cons
 }
 
 /// The groups of a unit, `rows` strands: `group` is that of this lane. True when its strands meet.
-__device__ bool decode_groups(const AtomContent& c, const LaneStrand& strand, std::uint64_t group,
+__device__ bool decode_groups(const AtomContent& c, const WordStrand& strand, std::uint64_t group,
                               std::uint32_t length, std::uint32_t rows, DecodeInto into_call,
                               std::uint32_t slot, Tiles& tiles) {
   const DecodeInto into = c.job.mode(into_call);
-  StrandWalk walk(c, group, strand.upward);
-  std::uint32_t bit = strand.upward ? 0 : length;
+  StrandWalk walk(c, group, strand.upward());
+  std::uint32_t bit = strand.upward() ? 0 : length;
   LaneVector vector;
   float* to = nullptr;
   for (std::uint32_t s = 0; s < c.job.strand_tiles; ++s) {
@@ -214,7 +215,7 @@ __device__ void decode_unit(const Frame& frame, const DecodePlan& plan, std::uin
   }
   const UnitStrand own = strand_of_lane(frame, plan.bodies, at, body, state);
   const std::uint64_t left = state.groups - first, groups = left < kUnitGroups ? left : kUnitGroups;
-  const LaneStrand strand{BitView(body.begin, body.bytes).from(own.start), own.upward};
+  const WordStrand strand(body, own);
   const bool good =
       decode_groups(content, strand, own.group, own.length, static_cast<std::uint32_t>(2 * groups),
                     into, slot, shared<BlockTiles>().of[warp_in_block()]);
