@@ -73,11 +73,12 @@ __global__ void __launch_bounds__(kScanThreads) check(const Frames frames, const
   frame.refuse(job.layer, at.gaps_at + all > layer.bytes ? Status::truncated : Status::corrupt);
 }
 
-/// The gaps of a group, read one after the other.
+/// The gaps of a group, read one after the other: the bits that come next are in a register, those behind them
+/// on their way.
 class GapReader {
  public:
   __device__ GapReader(const std::byte* begin, std::uint32_t bytes)
-      : bits_(begin, bytes), bytes_(bytes) {}
+      : bits_(begin, bytes), bytes_(bytes), window_(bits_.peek64(0)), behind_(bits_.peek32(64)) {}
 
   [[nodiscard]] __device__ std::uint32_t next(std::uint32_t left, std::uint32_t marks) {
     return coding::read_rice(*this, format::gap_parameter(left, marks), format::kRawGapBits, good_);
@@ -86,12 +87,25 @@ class GapReader {
   [[nodiscard]] __device__ bool ends() const {
     return good_ && at_ <= 8 * bytes_ && 8 * bytes_ - at_ < 8 && bits_.zero(at_, bytes_);
   }
-  [[nodiscard]] __device__ coding::UpwardWindow window() const { return {bits_.peek64(at_)}; }
-  __device__ void move(unsigned count) { at_ += count; }
+  /// At least 33 bits, as many as a word has at most.
+  [[nodiscard]] __device__ coding::UpwardWindow window() const { return {window_}; }
+  __device__ void move(unsigned count) {
+    at_ += count;
+    held_ -= count;
+    window_ >>= count;
+    while (held_ <= 32) {
+      window_ |= std::uint64_t{behind_} << held_;
+      held_ += 32;
+      behind_ = bits_.peek32(at_ + held_);
+    }
+  }
 
  private:
   BitView bits_;
   std::uint64_t bytes_, at_ = 0;
+  std::uint64_t window_;  ///< from `at_` on
+  unsigned held_ = 64;    ///< bits of it
+  std::uint32_t behind_;  ///< the bits behind these
   bool good_ = true;
 };
 

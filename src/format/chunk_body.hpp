@@ -83,11 +83,13 @@ struct ChunkConfig {
 inline constexpr unsigned kRawGapBits = 13;
 
 /// The Rice parameter of the next gap, where `left` entries are left of which `marks` may yet be kept:
-/// the logarithm of the mean gap.
+/// the logarithm of the mean gap, rounded down twice. Without a division: decoders wait for it.
 [[nodiscard]] ATOMO_HD constexpr unsigned gap_parameter(std::uint32_t left,
                                                         std::uint32_t marks) noexcept {
-  const std::uint32_t mean = left > marks ? (left - marks) / (marks + 1) : 0;
-  return mean == 0 ? 0 : static_cast<unsigned>(core::bit_width(mean)) - 1;
+  const std::uint32_t others = left - marks, gaps = marks + 1;
+  if (left <= marks || others < gaps) return 0;
+  const auto digits = static_cast<unsigned>(core::bit_width(others) - core::bit_width(gaps));
+  return gaps << digits <= others ? digits : digits - 1;
 }
 
 /// Bits of the gaps of a chunk at most, and of those of the slots of a group that are in the upper bin.
