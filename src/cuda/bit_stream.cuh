@@ -32,11 +32,12 @@ class BitView {
   }
   /// 64 bits from `bit` on.
   __device__ std::uint64_t peek64(std::uint64_t bit) const { return window(bit + lead_); }
-  /// The 64 bits below `bit`, of a downward stream; its first is the highest.
-  __device__ std::uint64_t peek64_below(std::uint64_t bit) const {
+  /// The 32 bits below `bit`, of a downward stream; its first is the highest.
+  __device__ std::uint32_t peek32_below(std::uint64_t bit) const {
     bit += lead_;
-    if (bit >= 64) return window(bit - 64);
-    return bit == 0 ? 0 : window(0) << (64 - bit);
+    if (bit < 32) return bit == 0 ? 0 : word(0) << (32 - bit);
+    const std::uint64_t at = (bit - 32) / 32 * 4;
+    return __funnelshift_r(word(at), word(at + 4), static_cast<unsigned>(bit % 32));
   }
   /// 64 bits of a stream in either direction, the first the highest: those from `bit` on, or below it.
   /// Lanes that go different ways read at once.
