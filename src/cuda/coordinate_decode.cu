@@ -129,7 +129,7 @@ __device__ void put_segment(const Frame& frame, const DecodePlan& plan, const Un
 }
 
 /// Of several messages, `first` and those that follow, layers that are added together are done.
-__global__ void __launch_bounds__(kReadThreads)
+__global__ void __launch_bounds__(kReadThreads, kReadBlocks)
     read_segment(const Frames frames, const DecodePlan plan, const DecodeInto into,
                  const std::uint32_t first) {
   const Frame frame = frames[first + blockIdx.y];
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kReadThreads)
 }
 
 /// Segments with levels that take more than a byte in one of the messages: read once more.
-__global__ void __launch_bounds__(kReadThreads)
+__global__ void __launch_bounds__(kReadThreads, kReadBlocks)
     add_wide(const Frames frames, const DecodePlan plan, const DecodeInto into,
              const std::uint32_t first, const std::uint32_t count) {
   const UnitOf unit = unit_of_block(frames.first, plan);

@@ -25,7 +25,7 @@ namespace {
 
 static_assert(kSummed % (kSumRows * kSumRow) == 0);
 
-__global__ void __launch_bounds__(kReadThreads)
+__global__ void __launch_bounds__(kReadThreads, kReadBlocks)
     read_levels(const Frames frames, const DecodePlan plan, const std::uint32_t first) {
   const Frame frame = frames[first + blockIdx.y];
   const UnitOf unit = unit_of_block(frame, plan);

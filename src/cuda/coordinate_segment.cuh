@@ -29,6 +29,8 @@ enum SegmentKind : std::uint32_t { kNoSegment = 0, kZeroSegment = 1, kLevels = 2
 
 /// Threads of a block that reads segments.
 inline constexpr unsigned kReadThreads = 128, kReadWarps = kReadThreads / kLanes;
+/// Such blocks that an SM has room for.
+inline constexpr unsigned kReadBlocks = 6;
 /// 32-bit words of a stream in a thread's stretch: the more, the less is read twice; the fewer, the
 /// more threads have some of a short stream. Odd, so that threads that are equally far in their
 /// stretches look into different banks.
@@ -43,8 +45,8 @@ struct SegmentMemory {
   std::uint32_t places[kReadWarps];     ///< that the warps' words take
   std::uint32_t end;                    ///< of the stream, bits from the round's begin
 };
-/// Six blocks have an SM's 228 KiB of shared memory, of which each block takes 1 KiB more.
-static_assert(sizeof(SegmentMemory) + 1024 <= 228 * 1024 / 6);
+/// An SM's blocks share 228 KiB; each takes 1 KiB for itself.
+static_assert(sizeof(SegmentMemory) + 1024 <= 228 * 1024 / kReadBlocks);
 
 /// In place of a level that takes more than a byte.
 inline constexpr std::int8_t kFarLevel = -128;
@@ -60,13 +62,31 @@ struct Stream {
 /// By a whole block: the bits of a stream from `from` on, its first the highest.
 __device__ inline void stage(const Stream& stream, std::uint64_t from, unsigned words,
                              std::uint32_t* staged) {
+  constexpr unsigned kTogether = 5;  // words whose loads are on their way together
+  const bool down = stream.shape.down;
+  bool whole = true;
+  for (unsigned first = threadIdx.x; first < words; first += kTogether * kReadThreads) {
+    BitView::Pair pairs[kTogether];
+#pragma unroll
+    for (unsigned k = 0; k < kTogether; ++k) {
+      const std::uint64_t bit = from + 32 * std::uint64_t{first + k * kReadThreads};
+      pairs[k] = stream.content.load_pair(down ? stream.begin - bit - 32 : stream.begin + bit);
+    }
+#pragma unroll
+    for (unsigned k = 0; k < kTogether; ++k) {
+      const unsigned i = first + k * kReadThreads;
+      if (i < words) staged[i] = down ? pairs[k].bits() : __brev(pairs[k].bits());
+      whole = whole && pairs[k].whole;
+    }
+  }
+  if (whole) return;
+#pragma unroll 1
   for (unsigned i = threadIdx.x; i < words; i += kReadThreads) {
     const std::uint64_t bit = from + 32 * std::uint64_t{i};
-    if (stream.shape.down) {
-      staged[i] = bit < stream.begin ? stream.content.peek32_below(stream.begin - bit) : 0;
-    } else {
+    if (!down)
       staged[i] = __brev(stream.content.peek32(stream.begin + bit));
-    }
+    else
+      staged[i] = bit < stream.begin ? stream.content.peek32_below(stream.begin - bit) : 0;
   }
 }
 
@@ -166,7 +186,7 @@ __device__ inline bool take_levels(Words& words, const Stretch& own, bool second
     const auto level = words.read_level(at, good);
     if (second) good = good && levels[place] == 0;  // not in both lists
     if (!good) return false;
-    if (level >= -127 && level <= 127) {
+    if (!Words::kLevels || (level >= -127 && level <= 127)) {
       levels[place] = static_cast<std::int8_t>(level);
     } else {
       levels[place] = kFarLevel;
@@ -192,12 +212,14 @@ __device__ inline bool read_stream(const Stream& stream, bool second, Output& ou
                                                                     : kMaxStretch);
   std::uint32_t place = 0;
   for (std::uint64_t round = 0; round <= stream.bits;) {
-    stage(stream, round, stretch * kReadThreads + kWordsBehind, memory.staged);
-    __syncthreads();
     // A word may begin at the last bit's end: that of dense levels which ends them.
     const std::uint64_t left = stream.bits - round + 1;
-    Stretch own{32 * stretch * threadIdx.x, 32 * stretch * (threadIdx.x + 1), 0};
-    own.read_end = left < own.end ? static_cast<std::uint32_t>(left) : own.end;
+    const std::uint32_t all = 32 * stretch * kReadThreads;
+    const std::uint32_t read_end = left < all ? static_cast<std::uint32_t>(left) : all;
+    stage(stream, round, (read_end + 31) / 32 + kWordsBehind, memory.staged);
+    __syncthreads();
+    Stretch own{32 * stretch * threadIdx.x, 32 * stretch * (threadIdx.x + 1)};
+    own.read_end = read_end < own.end ? read_end : own.end;
     const std::uint32_t left_over = agree(words, own, memory);
     std::uint32_t total;
     const std::uint32_t first = place + places_before(own.places, memory, total);
@@ -207,7 +229,7 @@ __device__ inline bool read_stream(const Stream& stream, bool second, Output& ou
       bits = round + memory.end;
       return true;
     }
-    round += 32 * stretch * kReadThreads + left_over;
+    round += all + left_over;
     place += total;
   }
   return false;

@@ -9,6 +9,7 @@
 ///   kGaps                 whether words have a gap, as those of lists do
 ///   read_gap(at, good)    the gap, the first part of a word
 ///   read_level(at, good)  the rest of it, a signed level; behind `read_gap`, where there is one
+///   kLevels               whether levels differ
 /// `at` is a bit, counted from the first of the staged ones. `good` turns false where a word breaks
 /// the format; any bits give some word.
 
@@ -33,7 +34,7 @@ inline constexpr unsigned kLongestWord = kRiceLimit + kGapRawBits + 1 + kRiceLim
 template <bool kDown, bool kHasGaps, bool kHasLevels>
 class NarrowWords {
  public:
-  static constexpr bool kGaps = kHasGaps;
+  static constexpr bool kGaps = kHasGaps, kLevels = kHasLevels;
   __device__ NarrowWords(const std::uint32_t* staged, const WordShape& shape)
       : staged_(staged), gap_k_(shape.gap_k), level_k_(shape.level_k) {}
 
@@ -46,7 +47,7 @@ class NarrowWords {
     }
     const std::uint32_t places = read(at, gap_k_, kGapRawBits, any).value + 1;
     at += 1;  // the sign
-    if constexpr (kHasLevels) {
+    if constexpr (kLevels) {
       const unsigned ones = leading_ones(top(at));
       at += ones < kRiceLimit ? ones + 1 + level_k_ : kRiceLimit + kLevelBits;
     }
@@ -62,7 +63,7 @@ class NarrowWords {
     std::uint32_t level = kBase;
     bool has_sign = true;
     if constexpr (kGaps) at += 1;
-    if constexpr (kHasLevels) {
+    if constexpr (kLevels) {
       const Number number = read(at, level_k_, kLevelBits, good);
       good = good && number.value <= kMaxLevel - kBase;
       level += number.value;
@@ -130,7 +131,7 @@ class NarrowWords {
 /// Of wide segments, which sums of messages have: any shape.
 class WideWords {
  public:
-  static constexpr bool kGaps = true;  ///< of no length in dense levels
+  static constexpr bool kGaps = true, kLevels = true;  ///< in any case: they may have no length
   __device__ WideWords(const std::uint32_t* staged, const WordShape& shape)
       : staged_(staged), shape_(shape) {}
 
