@@ -30,13 +30,32 @@ class BitView {
     const std::uint64_t at = bit / 32 * 4;
     return __funnelshift_r(word(at), word(at + 4), static_cast<unsigned>(bit % 32));
   }
+  /// The two words that hold the 32 bits from `bit` on. Where they are not all inside, they are 0 and not
+  /// `whole`, and `peek32` is to be asked.
+  struct Pair {
+    std::uint32_t low, high;
+    unsigned shift;
+    bool whole;
+    [[nodiscard]] __device__ std::uint32_t bits() const {
+      return __funnelshift_r(low, high, shift);
+    }
+  };
+  /// Without a branch, so that several are on their way together.
+  __device__ Pair load_pair(std::uint64_t bit) const {
+    bit += lead_;
+    const std::uint64_t at = bit / 32 * 4;
+    const bool whole = at >= skipped_ && at + 8 <= end_;
+    const auto* const two = reinterpret_cast<const std::uint32_t*>(words_ + at);
+    return {whole ? two[0] : 0, whole ? two[1] : 0, static_cast<unsigned>(bit % 32), whole};
+  }
   /// 64 bits from `bit` on.
   __device__ std::uint64_t peek64(std::uint64_t bit) const { return window(bit + lead_); }
-  /// The 64 bits below `bit`, of a downward stream; its first is the highest.
-  __device__ std::uint64_t peek64_below(std::uint64_t bit) const {
+  /// The 32 bits below `bit`, of a downward stream; its first is the highest.
+  __device__ std::uint32_t peek32_below(std::uint64_t bit) const {
     bit += lead_;
-    if (bit >= 64) return window(bit - 64);
-    return bit == 0 ? 0 : window(0) << (64 - bit);
+    if (bit < 32) return bit == 0 ? 0 : word(0) << (32 - bit);
+    const std::uint64_t at = (bit - 32) / 32 * 4;
+    return __funnelshift_r(word(at), word(at + 4), static_cast<unsigned>(bit % 32));
   }
   /// 64 bits of a stream in either direction, the first the highest: those from `bit` on, or below it.
   /// Lanes that go different ways read at once.

@@ -3,17 +3,15 @@
 /// is, format/coordinate_body.hpp its words, rice.hpp the codes.
 ///
 /// Mapping. check_words: a block a layer looks at the segments' words and adds their bytes up; they
-/// must fill the body exactly. read_segment: a warp a segment of 32,768 entries. Lanes take 128 bits
-/// of a list each, from guessed starts that are mended until all agree; what a word says goes to y
-/// where it belongs, with a mark, and entries without a mark are zeros in the end. The second of two
-/// lists comes down from the content's end. Where values are added of a layer that chooses a form, they are
-/// kept apart, zeros too, and forms_add.cu adds them.
+/// must fill the body exactly. read_segment: a block of 128 threads a segment of 32,768 entries. Its levels
+/// gather in shared memory, a byte each (coordinate_segment.cuh), and go to y from there in rows of
+/// neighbours. A level that takes more than a byte goes to y at once. Where values are added of a layer that
+/// chooses a form, they are kept apart, zeros too, and forms_add.cu adds them.
 ///
-/// Traffic an entry: 4 bytes written (8 read and written when adding), a sector more a level that is
-/// not 0, and the content read three or four times, from L1 but for the first. The least possible is
-/// the 4 bytes, or 8, and the content once.
+/// Traffic an entry: 4 bytes written (8 read and written when adding), and the content once a list:
+/// the least possible.
 ///
-/// Shared memory: 32 KiB (read_segment), 2 KiB (check_words). Every entry is written by one lane,
+/// Shared memory: 37 KiB (read_segment), 2 KiB (check_words). Every entry is written by one thread,
 /// so no order matters. The message has any alignment, y that of f32.
 
 #include "cuda/coordinate_segment.cuh"
@@ -69,103 +67,88 @@ __global__ void __launch_bounds__(kScanThreads)
   frame.layer(number).decodes = 0;
 }
 
-/// What a segment is decoded into.
-struct SegmentOutput {
-  float* y;
-  DecodeInto into;
-  double step;
-  std::uint32_t entries;
-  std::uint32_t* marks;  ///< a bit an entry that is written
-};
-
-/// A value on its way to where it belongs: when adding, the next word is read while what stands
-/// there is on its way.
-class PendingValue {
- public:
-  __device__ explicit PendingValue(const SegmentOutput& out) : out_(out) {}
-
-  __device__ void put(std::uint32_t place, std::int64_t level) {
-    const float value = grid_value(level, out_.step);
-    const float old = out_.into.add ? out_.y[place] : 0.0f;
-    finish();
-    place_ = place, value_ = value, old_ = old, there_ = true;
-  }
-  /// Must be called after the last value.
-  __device__ void finish() {
-    if (there_) out_.y[place_] = out_.into.add ? old_ + (out_.into.alpha * value_) : value_;
-    there_ = false;
-  }
-
- private:
-  const SegmentOutput& out_;
-  std::uint32_t place_ = 0;
-  float value_ = 0, old_ = 0;
-  bool there_ = false;
-};
-
-__device__ PendingValue pending(const SegmentOutput& out) { return PendingValue(out); }
-
-/// By a whole warp: entries that no word was for are 0. Sums that change nothing are not stored.
-__device__ void put_zeros(const SegmentOutput& out) {
-  constexpr unsigned kRows = 16;  // loads that are on their way together
-  for (std::uint32_t row = 0; row < out.entries; row += kRows * kLanes) {
-    float old[kRows];
-    bool there[kRows];
-#pragma unroll
-    for (unsigned k = 0; k < kRows; ++k) {
-      const std::uint32_t i = row + k * kLanes + lane();
-      there[k] = i < out.entries && ((out.marks[i / 32] >> (i % 32)) & 1u) == 0;
-      old[k] = there[k] && out.into.add ? out.y[i] : 1.0f;
+/// By a whole block: a segment's levels as values of `y`, whose entries end with `n`; the first is number
+/// `begin`. Those that are far stand there already. Sums that change nothing are not stored.
+__device__ void put_values(const SegmentMemory& memory, float* y, std::uint64_t begin,
+                           std::uint64_t n, std::uint32_t entries, float step, DecodeInto into,
+                           bool has_far) {
+  if (has_far) {
+    for (std::uint32_t i = threadIdx.x; i < entries; i += kReadThreads) {
+      const std::int8_t level = memory.levels[i];
+      if (level != kFarLevel) put(y + begin + i, grid_value(level, step), into);
     }
-#pragma unroll
-    for (unsigned k = 0; k < kRows; ++k) {
-      const float sum = out.into.add ? old[k] + (out.into.alpha * 0.0f) : 0.0f;
-      if (there[k] && __float_as_uint(sum) != __float_as_uint(old[k]))
-        out.y[row + k * kLanes + lane()] = sum;
-    }
+    return;
   }
+  with_add(into, [&](auto adds) {
+    constexpr bool kAdd = decltype(adds)::value;
+    constexpr std::uint32_t kRows = kSumRows * kSumRow;
+#pragma unroll 1
+    for (std::uint32_t rows = kRows * warp_in_block(); rows < entries; rows += kRows * kReadWarps) {
+      RowSums<kSumRows, kAdd> sums(y, begin + rows, n, into);
+      const RowSums<kSumRows, kAdd> old = sums;
+#pragma unroll
+      for (unsigned row = 0; row < kSumRows; ++row) {
+        float v[4];
+        values_of(*reinterpret_cast<const std::uint32_t*>(memory.levels + rows + row * kSumRow +
+                                                          4 * lane()),
+                  step, v);
+        sums.put(row, v);
+      }
+      if constexpr (kAdd)
+        sums.store_changed(old);
+      else
+        sums.store();
+    }
+  });
 }
 
-/// By a whole warp: a segment of a message, into the output or, where values are added of a layer that
+/// By a whole block: a segment of a message, into the output or, where values are added of a layer that
 /// chooses a form, into its part of what is kept apart, every entry of it.
 __device__ void put_segment(const Frame& frame, const DecodePlan& plan, const UnitOf& unit,
-                            DecodeInto into, std::uint32_t slot) {
+                            DecodeInto to, std::uint32_t slot) {
   if (frame(plan.modes)[unit.job] == kNothing) return;
   const std::uint32_t number = frame(plan.layers)[unit.job];
   const LayerState& layer = frame.layer(number);
   const std::uint64_t begin = unit.index * kCoordinateSegment;
+  const bool apart = to.add && frame.info(number).method == MethodId::automatic;
+  float* const y = apart ? frame.apart(number, slot) : layer.y;
+  const DecodeInto into = apart ? DecodeInto{} : to;
+  const float step = layer.price;
+  SegmentOutput out{shared<SegmentMemory>(), entries_of_segment(frame, number, begin),
+                    [&](std::uint32_t place, std::int64_t level) {
+                      put(y + begin + place, grid_value(level, step), into);
+                    }};
+  clear_levels(out.memory);
   SegmentWord word;
   const std::byte* content;
-  const bool apart = into.add && frame.info(number).method == MethodId::automatic;
-  bool good = find_content(frame, plan, unit, layer, word, content);
-  const SegmentOutput out{(apart ? frame.apart(number, slot) : layer.y) + begin,
-                          apart ? DecodeInto{} : into, layer.price,
-                          entries_of_segment(frame, number, begin), clear_marks()};
-  good = good && read_content(BitView(content, word.bytes), word, out);
-  __syncwarp();
-  put_zeros(out);
-  if (!good && lane() == 0) frame.refuse(number, Status::corrupt);
+  const bool good = find_content(frame, plan, unit, layer, word, content) &&
+                    read_content(BitView(content, word.bytes), word, out);
+  const bool has_far = __syncthreads_or(out.has_far ? 1 : 0) != 0;
+  put_values(out.memory, y, begin, frame.info(number).n, out.entries, step, into, has_far);
+  if (!good && threadIdx.x == 0) frame.refuse(number, Status::corrupt);
 }
 
 /// Of several messages, `first` and those that follow, layers that are added together are done.
-__global__ void read_segment(const Frames frames, const DecodePlan plan, const DecodeInto into,
-                             const std::uint32_t first) {
+__global__ void __launch_bounds__(kReadThreads, kReadBlocks)
+    read_segment(const Frames frames, const DecodePlan plan, const DecodeInto into,
+                 const std::uint32_t first) {
   const Frame frame = frames[first + blockIdx.y];
-  const UnitOf unit = unit_of_warp(frame, plan.segments);
-  if (!unit || (is_several(frames, into) && goes_together(frame, plan, unit.job))) return;
+  const UnitOf unit = unit_of_block(frame, plan);
+  if (is_several(frames, into) && goes_together(frame, plan, unit.job)) return;
   put_segment(frame, plan, unit, into, blockIdx.y);
 }
 
 /// Segments with levels that take more than a byte in one of the messages: read once more.
-__global__ void add_wide(const Frames frames, const DecodePlan plan, const DecodeInto into,
-                         const std::uint32_t first, const std::uint32_t count) {
-  const UnitOf unit = unit_of_warp(frames.first, plan.segments);
-  if (!unit || !goes_together(frames.first, plan, unit.job)) return;
+__global__ void __launch_bounds__(kReadThreads, kReadBlocks)
+    add_wide(const Frames frames, const DecodePlan plan, const DecodeInto into,
+             const std::uint32_t first, const std::uint32_t count) {
+  const UnitOf unit = unit_of_block(frames.first, plan);
+  if (!goes_together(frames.first, plan, unit.job)) return;
   const std::uint32_t kind = kind_of_lane(frames, plan, unit.number, first, count);
   if (__ballot_sync(kAllLanes, kind == kWideLevels) == 0) return;
   for (std::uint32_t left = __ballot_sync(kAllLanes, kind != kNoSegment); left != 0;) {
     put_segment(frames[first + take_message(left)], plan, unit, into, 0);
-    __syncwarp();  // sums are seen by the whole warp
+    __syncthreads();  // sums are seen by the whole block
   }
 }
 
@@ -211,14 +194,14 @@ void decode(const Frames& frames, const DecodePlan& plan, DecodeInto into, Queue
     const std::uint32_t left = frames.count - first;
     const std::uint32_t count = left < kReadTogether ? left : kReadTogether;
     add_levels(frames, plan, into, first, count, queue);
-    queue.launch_warps(add_wide, segments, frames, plan, into, first, count);
+    queue.launch_blocks(add_wide, segments, kReadThreads, 0, frames, plan, into, first, count);
   }
 }
 
 void decode_in_turn(const Frames& frames, const MessageRange& turn, const DecodePlan& plan,
                     DecodeInto into, Queue& queue) {
-  queue.launch_warps_each(read_segment, plan.segments.units, turn.count, frames, plan, into,
-                          turn.first);
+  queue.launch_blocks_each(read_segment, plan.segments.units, turn.count, kReadThreads, 0, frames,
+                           plan, into, turn.first);
 }
 
 }  // namespace atomo::cuda::coordinate

@@ -5,16 +5,16 @@
 /// message, v = f32(level * step). Below 128 a level times an f32 is exact in f64, so that the f32
 /// product is the same.
 ///
-/// Mapping, two launches for up to four messages. read_levels: a warp a segment of 32,768 entries and
-/// message puts levels into the workspace, a byte an entry; all segments run side by side, so that
-/// none waits for those of the message before. sum_levels: a warp adds 1,024 entries, a lane four
+/// Mapping, two launches for up to four messages. read_levels: a block of 128 threads a segment of 32,768
+/// entries and message puts levels into the workspace, a byte an entry; all segments run side by side, so
+/// that none waits for those of the message before. sum_levels: a warp adds 1,024 entries, a lane four
 /// neighbours at a time, of all messages. A segment with a wider level in one of them is left to
 /// `add_wide` (coordinate_decode.cu).
 ///
 /// Traffic in bytes an entry: a byte of levels is written and read a message, 8 for the tensor whatever
-/// the number of messages, and the bodies, which are read again from L1.
+/// the number of messages, and the bodies.
 ///
-/// Shared memory: 32 KiB (read_levels). Workspace: 4 bytes an entry. Determinism: every entry is one
+/// Shared memory: 37 KiB (read_levels). Workspace: 4 bytes an entry. Determinism: every entry is one
 /// lane's, in order of messages. Alignment: y is aligned to its entries, the message any.
 
 #include "cuda/coordinate_segment.cuh"
@@ -25,75 +25,37 @@ namespace {
 
 static_assert(kSummed % (kSumRows * kSumRow) == 0);
 
-/// Levels in the workspace in place of values.
-struct LevelOutput {
-  std::int8_t* levels;
-  std::uint32_t entries;
-  std::uint32_t* marks;  ///< likewise
-  std::uint32_t* kind;   ///< of the segment
-};
-
-/// A level on its way; one that takes more than a byte makes the segment one of wide levels.
-class PendingLevel {
- public:
-  __device__ explicit PendingLevel(const LevelOutput& out) : out_(out) {}
-
-  __device__ void put(std::uint32_t place, std::int64_t level) {
-    out_.levels[place] = static_cast<std::int8_t>(level);
-    wide_ = wide_ || level < -127 || level > 127;
-  }
-  __device__ void finish() const {
-    if (wide_) atomicMax(out_.kind, std::uint32_t{kWideLevels});
-  }
-
- private:
-  const LevelOutput& out_;
-  bool wide_ = false;
-};
-__device__ PendingLevel pending(const LevelOutput& out) { return PendingLevel(out); }
-
-__global__ void read_levels(const Frames frames, const DecodePlan plan, const std::uint32_t first) {
+__global__ void __launch_bounds__(kReadThreads, kReadBlocks)
+    read_levels(const Frames frames, const DecodePlan plan, const std::uint32_t first) {
   const Frame frame = frames[first + blockIdx.y];
-  const UnitOf unit = unit_of_warp(frame, plan.segments);
-  if (!unit || !goes_together(frame, plan, unit.job)) return;
+  const UnitOf unit = unit_of_block(frame, plan);
+  if (!goes_together(frame, plan, unit.job)) return;
   if (frame(plan.modes)[unit.job] == kNothing) return;
   const std::uint32_t number = frame(plan.layers)[unit.job];
   const std::uint64_t begin = unit.index * kCoordinateSegment;
-  std::uint32_t* const kind = frame(plan.kinds) + unit.number;
   SegmentWord word;
   const std::byte* content;
   bool good = find_content(frame, plan, unit, frame.layer(number), word, content);
   const bool zeros = frame(plan.modes)[unit.job] == kZeros || word.mode == SegmentMode::zero;
+  bool wide = false;
   if (good && !zeros) {
-    const LevelOutput out{frame(plan.room.levels) + blockIdx.y * plan.room.of_message +
-                              frame(plan.room.first)[unit.job] + begin,
-                          entries_of_segment(frame, number, begin), clear_marks(), kind};
-    auto* const words = reinterpret_cast<uint4*>(out.levels);
-    for (std::uint32_t i = lane(); 16 * i < out.entries; i += kLanes)
-      words[i] = make_uint4(0, 0, 0, 0);
-    __syncwarp();
+    SegmentOutput out{shared<SegmentMemory>(), entries_of_segment(frame, number, begin),
+                      [](std::uint32_t, std::int64_t) {}};
+    clear_levels(out.memory);
     good = read_content(BitView(content, word.bytes), word, out);
+    wide = __syncthreads_or(out.has_far ? 1 : 0) != 0;
+    const auto* const from = reinterpret_cast<const uint4*>(out.memory.levels);
+    auto* const to =
+        reinterpret_cast<uint4*>(frame(plan.room.levels) + blockIdx.y * plan.room.of_message +
+                                 frame(plan.room.first)[unit.job] + begin);
+    for (std::uint32_t i = threadIdx.x; 16 * i < out.entries; i += kReadThreads) to[i] = from[i];
   }
-  __syncwarp();
-  if (lane() != 0) return;
-  if (good) {
-    atomicMax(kind, std::uint32_t{zeros ? kZeroSegment : kLevels});
-  } else {
-    atomicExch(kind, std::uint32_t{kNoSegment});
-    frame.refuse(number, Status::corrupt);
-  }
-}
-
-/// Four levels, a byte each, as values: f32 products of integers below 128, which an f64 rounds alike.
-__device__ void values_of(std::uint32_t levels, float step, float (&v)[4]) {
-  constexpr std::uint32_t kLargest = 0x7F7FFFFFu;
-#pragma unroll
-  for (unsigned k = 0; k < 4; ++k) {
-    const float value =
-        static_cast<float>(static_cast<std::int32_t>(levels << (24 - 8 * k)) >> 24) * step;
-    const std::uint32_t bits = __float_as_uint(value);
-    v[k] = is_finite(value) ? value : __uint_as_float((bits & 0x80000000u) | kLargest);
-  }
+  if (threadIdx.x != 0) return;
+  frame(plan.kinds)[unit.number] = !good   ? kNoSegment
+                                   : zeros ? kZeroSegment
+                                   : wide  ? kWideLevels
+                                           : kLevels;
+  if (!good) frame.refuse(number, Status::corrupt);
 }
 
 __global__ void sum_levels(const Frames frames, const DecodePlan plan, const DecodeInto into,
@@ -142,7 +104,8 @@ __global__ void sum_levels(const Frames frames, const DecodePlan plan, const Dec
 
 void add_levels(const Frames& frames, const DecodePlan& plan, DecodeInto into, std::uint32_t first,
                 std::uint32_t count, Queue& queue) {
-  queue.launch_warps_each(read_levels, plan.segments.units, count, frames, plan, first);
+  queue.launch_blocks_each(read_levels, plan.segments.units, count, kReadThreads, 0, frames, plan,
+                           first);
   queue.launch_warps(sum_levels, plan.sums.units, frames, plan, into, first, count);
 }
 

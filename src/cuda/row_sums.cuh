@@ -47,7 +47,7 @@ template <unsigned kRows, bool kAdd>
 class RowSums {
  public:
   __device__ RowSums(float* y, std::uint64_t first, std::uint64_t n, DecodeInto into)
-      : to_(y + first + 4 * lane()), at_(first + 4 * lane()), n_(n), alpha_(into.alpha) {
+      : to_(in_one(y + first + 4 * lane())), at_(first + 4 * lane()), n_(n), alpha_(into.alpha) {
     whole_ =
         at_ + (kRows - 1) * kSumRow + 4 <= n_ && reinterpret_cast<std::uintptr_t>(to_) % 16 == 0;
     if constexpr (kAdd) {
