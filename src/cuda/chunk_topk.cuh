@@ -69,9 +69,17 @@ struct DecodePlan {
   [[nodiscard]] bool empty() const { return count == 0; }
 };
 
-/// Tiles that a block takes, one above the other: as many rows as one of the largest has.
+/// Positions of a folded vector of length n whose segments begin at multiples of four.
+[[nodiscard]] __host__ __device__ inline std::uint32_t positions_of(std::uint32_t n) {
+  if (n == 1) return 1;  // not transformed, and needs none beside it
+  std::uint32_t half = math::dct::folded_length(n), positions = divide_up(half, 4) * 4;
+  for (; half < n; half *= 2) positions += divide_up(half, 4) * 4;
+  return positions;
+}
+
+/// Tiles that a block takes, one above the other.
 [[nodiscard]] __host__ __device__ inline std::uint32_t tiles_together(const math::Tiles& tiles) {
-  return math::kMaxTileSide / tiles.height;
+  return math::kMaxTileSide / positions_of(tiles.height);
 }
 /// Blocks that all tiles take.
 [[nodiscard]] inline std::uint64_t stacks_of(const math::Tiles& tiles) {

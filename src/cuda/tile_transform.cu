@@ -5,17 +5,19 @@
 /// and differences, then multiplied by small matrices, sums in ascending order by fused operations
 /// (math/tile_transform.hpp), as the CPU does.
 ///
-/// Mapping, one launch each way: a block of 256 threads a tile, or as many lower ones, one above the other,
-/// as have 64 rows together. A thread has up to sixteen entries of a column, four rows apart, whose sums stay
-/// in registers; the tiles and a basis are in shared memory.
+/// Mapping, one launch each way: a block of 128 threads a tile, or as many lower ones, one above the other,
+/// as fit. A thread folds eight entries of a row in registers. Of a product it has eight rows and four
+/// neighbouring columns, whose sums stay in registers: of numbers and of factors it reads four at once. Between
+/// the products the tile is turned, so that both go along rows.
 ///
 /// Traffic an entry: 4 bytes read and written, 8 read and 4 written when adding. A transform of 64 x 64
 /// entries takes 44 products an entry in f32.
 ///
-/// Shared memory: 32 KiB. Workspace: the sequence. Every sum belongs to one thread, no order matters.
+/// Shared memory: 35 KiB. Rows are 68 numbers apart, so that eight of them are in all banks. Segments of a
+/// folded vector begin at multiples of four. Workspace: the sequence. Every sum belongs to one thread, no
+/// order matters.
 
 #include "cuda/chunk_topk.cuh"
-#include "cuda/cub.cuh"
 #include "cuda/entries.cuh"
 
 namespace atomo::cuda::chunk_topk {
@@ -24,255 +26,521 @@ namespace {
 using math::Tiles;
 
 constexpr std::uint32_t kSide = math::kMaxTileSide;
-constexpr unsigned kRowsApart = kScanThreads / kSide, kRows = kSide / kRowsApart;
+constexpr std::uint32_t kPitch = kSide + 4;  ///< from a row in the memory to the next
+constexpr unsigned kThreads = 128;
+constexpr unsigned kOwn = 8;  ///< rows of a product, or entries of a row, of a thread
+constexpr unsigned kRowsAtOnce = kThreads / kOwn;  ///< whose entries a block has
+constexpr std::uint32_t kNone = ~0u;
 
 __device__ constexpr math::dct::Table kTable = math::dct::make_table();
 
-struct TileMemory {
-  float tile[kSide * kSide], basis[kSide * kSide];
+/// A side's folded entries in a row of the memory, and their factors.
+struct Side {
+  float cosine[4 * kSide];       ///< of an angle
+  std::uint8_t position[kSide];  ///< of a place; in columns, of a row of the stack
+  std::uint8_t place[kSide];     ///< at a position that has one
 };
 
-/// By a whole block: the factors of places of length n, each row a place's, or, `across`, each column.
-__device__ __forceinline__ void fill_basis(std::uint32_t n, bool across, float* basis) {
-  for (std::uint32_t i = threadIdx.x; i < n * n; i += kScanThreads) {
-    const std::uint32_t place = i / n, inner = i % n;
-    const math::dct::Segment own = math::dct::segment_of(n, place);
-    if (inner < own.begin || inner >= own.end) continue;
-    basis[across ? inner * kSide + place : place * kSide + inner] =
-        math::dct::factor(kTable, n, place, inner);
-  }
-}
-
-/// The tiles of a block, one above the other in its memory.
+/// The tiles of a block, one above the other: in columns `apart` positions from each other.
 struct Stack {
-  const Tiles& tiles;
-  std::uint64_t first;  ///< tile
-  std::uint32_t rows;   ///< of all of them
+  std::uint64_t first;          ///< tile
+  std::uint32_t height, width;  ///< of a tile
+  std::uint32_t count, rows, apart;
 
-  __device__ Stack(const Tiles& of, std::uint64_t number) : tiles(of) {
-    const std::uint32_t together = tiles_together(of);
+  Stack() = default;
+  __device__ Stack(const Tiles& tiles, std::uint64_t number)
+      : height(tiles.height), width(tiles.width), apart(positions_of(tiles.height)) {
+    const std::uint32_t together = tiles_together(tiles);
     first = number * together;
-    const std::uint64_t left = of.count() - first;
-    rows = of.height * static_cast<std::uint32_t>(left < together ? left : together);
+    const std::uint64_t left = tiles.count() - first;
+    count = static_cast<std::uint32_t>(left < together ? left : together);
+    rows = height * count;
   }
-
-  /// By a whole block: `visit(row, column, entry of the tensor, entry of the sequence)` for all entries.
-  template <typename Visit>
-  __device__ void each_entry(Visit visit) const {
-    const std::uint64_t at = first * tiles.entries();
-    for (std::uint32_t i = threadIdx.x; i < rows * tiles.width; i += kScanThreads) {
-      const std::uint32_t row = i / tiles.width, column = i % tiles.width;
-      const std::uint64_t from = tiles.first(first + row / tiles.height);
-      visit(row, column, from + row % tiles.height * tiles.columns + column, at + i);
-    }
-  }
+  [[nodiscard]] __device__ std::uint64_t first_entry() const { return first * (height * width); }
 };
 
-/// By a whole block: sums and differences on both sides of the middles of vectors of `2 * half` entries, in
-/// the columns of each tile (kColumns) or in its rows.
-template <bool kColumns>
-__device__ __forceinline__ void fold(const Stack& stack, std::uint32_t half, float* tile) {
-  const Tiles& tiles = stack.tiles;
-  const std::uint32_t across = kColumns ? tiles.width : half;
-  const std::uint32_t down = kColumns ? stack.rows / tiles.height * half : stack.rows;
-  __syncthreads();
-  for (std::uint32_t i = threadIdx.x; i < across * down; i += kScanThreads) {
-    const std::uint32_t row = i / across, column = i % across;
-    std::uint32_t before, behind;
-    if constexpr (kColumns) {
-      const std::uint32_t middle = row / half * tiles.height + half;
-      before = (middle - 1 - row % half) * kSide + column;
-      behind = (middle + row % half) * kSide + column;
-    } else {
-      before = row * kSide + half - 1 - column;
-      behind = row * kSide + half + column;
-    }
-    const float a = tile[before], b = tile[behind];
-    tile[before] = a + b;
-    tile[behind] = a - b;
+struct TileMemory {
+  Stack stack;
+  alignas(16) float numbers[kSide * kPitch];
+  alignas(16) float basis[kSide * kSide];
+  alignas(16) std::uint32_t
+      sequence_row[kSide];          ///< of a position in a column: where it begins, or kNone
+  std::uint64_t tensor_row[kSide];  ///< where a row of the stack begins
+  Side down, across;
+  std::uint8_t column[kSide];  ///< the place of a row's frequency
+};
+
+/// By a whole block: where rows begin in the tensor.
+__device__ __forceinline__ void fill_rows(const Tiles& tiles, const Stack& stack,
+                                          TileMemory& memory) {
+  if (threadIdx.x < stack.rows) {
+    memory.tensor_row[threadIdx.x] = tiles.first(stack.first + threadIdx.x / tiles.height) +
+                                     threadIdx.x % tiles.height * tiles.columns;
   }
 }
-template <bool kColumns>
-__device__ __forceinline__ void fold_all(const Stack& stack, float* tile) {
-  std::uint32_t n = kColumns ? stack.tiles.height : stack.tiles.width;
-  for (; math::dct::folds(n); n /= 2) fold<kColumns>(stack, n / 2, tile);
-}
-template <bool kColumns>
-__device__ __forceinline__ void unfold_all(const Stack& stack, float* tile) {
-  const std::uint32_t n = kColumns ? stack.tiles.height : stack.tiles.width;
-  for (std::uint32_t half = math::dct::folded_length(n); half < n; half *= 2)
-    fold<kColumns>(stack, half, tile);
+
+/// Where a place stands in a row of the memory.
+[[nodiscard]] __device__ __forceinline__ std::uint32_t position_of(std::uint32_t n,
+                                                                   std::uint32_t place) {
+  const std::uint32_t begin = math::dct::segment_of(n, place).begin;
+  return begin == 0 ? place : positions_of(begin) + place - begin;
 }
 
-/// By a whole block: each row of a tile becomes row * basis.
-__device__ __forceinline__ void multiply_rows(const Stack& stack, TileMemory& memory) {
-  const std::uint32_t column = threadIdx.x % kSide, first = threadIdx.x / kSide;
-  float sum[kRows] = {};
+/// By a whole block: the tables of `count` vectors of length n, `apart` positions from each other.
+__device__ __forceinline__ void fill_side(std::uint32_t n, std::uint32_t count, std::uint32_t apart,
+                                          Side& side) {
+  const float* const numbers = kTable.at + math::dct::begin_of(n);
+#pragma unroll 1
+  for (std::uint32_t angle = threadIdx.x; angle < 4 * n; angle += kThreads)
+    side.cosine[angle] = math::dct::cosine(numbers, n, angle);
+  if (threadIdx.x >= n * count) return;
+  const std::uint32_t place = threadIdx.x % n, position = position_of(n, place);
+  side.position[threadIdx.x] = static_cast<std::uint8_t>(threadIdx.x / n * apart + position);
+  if (threadIdx.x < n) side.place[position] = static_cast<std::uint8_t>(place);
+}
+
+/// By a whole block: the tables of a stack that is transformed.
+__device__ __forceinline__ void fill_tables(const Stack& stack, TileMemory& memory) {
+  fill_side(stack.height, stack.count, stack.apart, memory.down);
+  fill_side(stack.width, 1, 0, memory.across);
+  if (threadIdx.x < stack.width)
+    memory.column[math::dct::frequency_of(stack.width, threadIdx.x)] =
+        static_cast<std::uint8_t>(threadIdx.x);
+  if (threadIdx.x < kSide) memory.sequence_row[threadIdx.x] = kNone;
   __syncthreads();
-  if (column < stack.tiles.width) {
-    const math::dct::Segment own = math::dct::segment_of(stack.tiles.width, column);
-    for (std::uint32_t i = own.begin; i < own.end; ++i) {
-      const float factor = memory.basis[i * kSide + column];
+  if (threadIdx.x < stack.rows) {
+    const std::uint32_t tile = threadIdx.x / stack.height, place = threadIdx.x % stack.height;
+    memory.sequence_row[memory.down.position[threadIdx.x]] =
+        tile * stack.height * stack.width +
+        math::dct::frequency_of(stack.height, place) * stack.width;
+  }
+}
+
+/// By a whole block: rows of factors, one for each number that sums go over, for sums in a row. Sums of a
+/// side of n entries are frequencies, or, `kBack`, entries.
+template <bool kBack>
+__device__ __forceinline__ void fill_basis(std::uint32_t n, const Side& side, float* basis) {
+  const std::uint32_t sum = threadIdx.x % kSide, turn = 4 * n;
+  if (sum >= n) return;
+  constexpr std::uint32_t kStep = kThreads / kSide;
+  const math::dct::Segment own = math::dct::segment_of(n, sum);
+  const float constant = kTable.at[math::dct::begin_of(n) + n + 1];
+  std::uint32_t i = own.begin + threadIdx.x / kSide, step;
+  std::uint32_t angle = kBack ? math::dct::angle(n, own.frequency(i), own.entry(sum))
+                              : math::dct::angle(n, own.frequency(sum), own.entry(i));
+  if constexpr (kBack) {
+    step = kStep * own.stride * (2 * own.entry(sum) + 1) % turn;
+  } else {
+    step = 2 * kStep * own.frequency(sum) % turn;
+    if (own.begin != 0) step = turn - step;
+  }
+  float* to = basis + (side.position[own.begin] + i - own.begin) * kSide + side.position[sum];
+#pragma unroll 4
+  for (; i < own.end; i += kStep, to += kStep * kSide) {
+    *to = (kBack ? i : sum) == 0 ? constant : side.cosine[angle];
+    angle += step;
+    angle -= angle >= turn ? turn : 0;
+  }
+}
+
+/// Eight of the entries of `count` vectors of length n, one after the other: whole groups of those that are
+/// folded together. Eight threads have 64 entries.
+struct Eight {
+  std::uint32_t folds, valid = 0;  ///< of which those of the lowest bits exist
+  std::uint32_t entry[kOwn];       ///< the first, where one does not exist
+
+  __device__ Eight(std::uint32_t n, std::uint32_t count, std::uint32_t thread) {
+    std::uint32_t left = n;
+    for (folds = 0; math::dct::folds(left); left /= 2) ++folds;
+    const std::uint32_t groups = left * count;
 #pragma unroll
-      for (unsigned r = 0; r < kRows; ++r) {
-        const std::uint32_t row = first + r * kRowsApart;
-        if (row >= stack.rows) break;
-        sum[r] = fmaf(memory.tile[row * kSide + i], factor, sum[r]);
+    for (unsigned k = 0; k < kOwn; ++k) {
+      const std::uint32_t group = thread + kOwn * (k >> folds);
+      if (group >= groups) {
+        entry[k] = 0;
+        continue;
+      }
+      valid |= 1u << k;
+      const std::uint32_t vector = count == 1 ? 0 : group / left;
+      std::uint32_t own = group - vector * left;
+#pragma unroll
+      for (unsigned bit = 0; bit < math::dct::kMaxFolds; ++bit) {
+        if (bit < folds && (k >> bit & 1) != 0) own = (left << (bit + 1)) - 1 - own;
+      }
+      entry[k] = vector * n + own;
+    }
+  }
+  [[nodiscard]] __device__ bool has(unsigned k) const { return (valid >> k & 1) != 0; }
+};
+
+/// The row whose entries eight threads have, `turn` by turn: a warp has every other one of eight, whose
+/// numbers are in different banks.
+[[nodiscard]] __device__ __forceinline__ std::uint32_t own_row(unsigned turn) {
+  return 2 * (threadIdx.x / kOwn) + turn % 2 + 2 * kRowsAtOnce * (turn / 2);
+}
+
+/// Sums and differences of the mirrored entries of groups of 2^kFolds, in each column: those of a whole vector
+/// first, then those of its sums, or, `kBack`, the other way round.
+template <unsigned kFolds, bool kBack, unsigned kColumns>
+__device__ __forceinline__ void fold_groups(float (&x)[kOwn][kColumns]) {
+#pragma unroll
+  for (unsigned turn = 0; turn < kFolds; ++turn) {
+    const unsigned half = 1u << (kBack ? turn : kFolds - 1 - turn);
+#pragma unroll
+    for (unsigned k = 0; k < kOwn; ++k) {
+      if (k % (1u << kFolds) >= half) continue;
+#pragma unroll
+      for (unsigned c = 0; c < kColumns; ++c) {
+        const float a = x[k][c], b = x[k + half][c];
+        x[k][c] = a + b;
+        x[k + half][c] = a - b;
       }
     }
   }
-  __syncthreads();
-#pragma unroll
-  for (unsigned r = 0; r < kRows; ++r) {
-    const std::uint32_t row = first + r * kRowsApart;
-    if (row < stack.rows && column < stack.tiles.width) memory.tile[row * kSide + column] = sum[r];
+}
+template <bool kBack, unsigned kColumns>
+__device__ __forceinline__ void fold(std::uint32_t folds, float (&x)[kOwn][kColumns]) {
+  static_assert(math::dct::kMaxFolds == 3);
+  if (folds == 3) {
+    fold_groups<3, kBack>(x);
+  } else if (folds == 2) {
+    fold_groups<2, kBack>(x);
+  } else if (folds == 1) {
+    fold_groups<1, kBack>(x);
   }
 }
 
-/// By a whole block: the rows [begin, end) of each tile become basis * rows.
-__device__ __forceinline__ void multiply_segment(const Stack& stack, std::uint32_t begin,
-                                                 std::uint32_t end, TileMemory& memory) {
-  const Tiles& tiles = stack.tiles;
-  const std::uint32_t column = threadIdx.x % kSide, first = threadIdx.x / kSide;
-  const std::uint32_t size = end - begin, count = stack.rows / tiles.height * size;
-  const bool alone = stack.rows == tiles.height;
-  float sum[kRows] = {};
-  for (std::uint32_t i = begin; i < end && column < tiles.width; ++i) {
-    float factor = memory.tile[i * kSide + column];
+/// A thread's part of a product of rows with a basis: eight rows, four neighbouring sums of each.
+struct Part {
+  std::uint32_t rows;                  ///< the first of the thread's, or of their group
+  std::uint32_t position;              ///< of the sums, in rows
+  std::uint32_t place = 0, count = 0;  ///< of the sums, of which `count` exist
+  std::uint32_t from = 0, length = 0,
+                factors = 0;  ///< of the numbers that they go over, of their factors
+
+  /// Of rows that hold `copies` vectors of length n, `apart` positions from each other. Lanes are in an order
+  /// in which four and four of them read eight rows and two sums' factors.
+  __device__ Part(std::uint32_t n, std::uint32_t copies, std::uint32_t apart, const Side& side) {
+    rows = threadIdx.x / 2 % kOwn;
+    position = 4 * (threadIdx.x / kLanes * 4 + threadIdx.x / 16 % 2 * 2 + threadIdx.x % 2);
+    if (position >= copies * apart) return;
+    const std::uint32_t within = copies == 1 ? position : position % apart;
+    place = side.place[within];
+    const math::dct::Segment own = math::dct::segment_of(n, place);
+    const std::uint32_t before = place - own.begin;
+    count = own.end - place < 4 ? own.end - place : 4;
+    length = own.end - own.begin;
+    from = position - before;
+    factors = (within - before) * kSide + within;
+  }
+};
+
+/// A part's sums, in ascending order, of the rows that begin at `row` in the numbers.
+__device__ __forceinline__ void multiply(const TileMemory& memory, const Part& part,
+                                         const std::uint32_t (&row)[kOwn], float (&sum)[kOwn][4]) {
+  const float* factors = memory.basis + part.factors;
+  const float* numbers = memory.numbers + part.from;
 #pragma unroll
-    for (unsigned r = 0; r < kRows; ++r) {
-      const std::uint32_t row = first + r * kRowsApart;
-      if (row >= count) break;
-      const std::uint32_t within = alone ? row : row % size;
-      if (!alone) factor = memory.tile[(row / size * tiles.height + i) * kSide + column];
-      sum[r] = fmaf(memory.basis[(begin + within) * kSide + i], factor, sum[r]);
+  for (auto& four : sum) {
+#pragma unroll
+    for (float& v : four) v = 0.0f;
+  }
+  const auto add = [&](unsigned k, float number, const float4& factor) {
+    sum[k][0] = fmaf(number, factor.x, sum[k][0]);
+    sum[k][1] = fmaf(number, factor.y, sum[k][1]);
+    sum[k][2] = fmaf(number, factor.z, sum[k][2]);
+    sum[k][3] = fmaf(number, factor.w, sum[k][3]);
+  };
+  std::uint32_t left = part.length;
+#pragma unroll 1
+  for (; left >= 4; left -= 4, numbers += 4, factors += 4 * kSide) {
+    float4 factor[4];
+#pragma unroll
+    for (unsigned i = 0; i < 4; ++i)
+      factor[i] = *reinterpret_cast<const float4*>(factors + i * kSide);
+#pragma unroll
+    for (unsigned k = 0; k < kOwn; ++k) {
+      const float4 four = *reinterpret_cast<const float4*>(numbers + row[k]);
+      add(k, four.x, factor[0]);
+      add(k, four.y, factor[1]);
+      add(k, four.z, factor[2]);
+      add(k, four.w, factor[3]);
     }
   }
+#pragma unroll 1
+  for (; left != 0; --left, ++numbers, factors += kSide) {
+    const float4 factor = *reinterpret_cast<const float4*>(factors);
+#pragma unroll
+    for (unsigned k = 0; k < kOwn; ++k) add(k, numbers[row[k]], factor);
+  }
+}
+
+/// By a whole block: the first `count` rows, each of `copies` vectors of length n, times the basis, in place.
+__device__ __forceinline__ void multiply_in_place(std::uint32_t count, std::uint32_t n,
+                                                  std::uint32_t copies, std::uint32_t apart,
+                                                  const Side& side, TileMemory& memory) {
+  const Part part(n, copies, apart, side);
+  std::uint32_t row[kOwn];
+#pragma unroll
+  for (unsigned k = 0; k < kOwn; ++k) {
+    const std::uint32_t number = part.rows + kOwn * k;
+    row[k] = number < count ? number * kPitch : 0;
+  }
+  float sum[kOwn][4];
+  multiply(memory, part, row, sum);
   __syncthreads();
 #pragma unroll
-  for (unsigned r = 0; r < kRows; ++r) {
-    const std::uint32_t row = first + r * kRowsApart;
-    if (row < count && column < tiles.width)
-      memory.tile[(row / size * tiles.height + begin + row % size) * kSide + column] = sum[r];
+  for (unsigned k = 0; k < kOwn; ++k) {
+    if (part.count == 0 || part.rows + kOwn * k >= count) continue;
+    *reinterpret_cast<float4*>(memory.numbers + row[k] + part.position) =
+        make_float4(sum[k][0], sum[k][1], sum[k][2], sum[k][3]);
+  }
+  __syncthreads();
+}
+
+/// By a whole block: the stack's rows times the basis, their sums folded down the columns and turned, so that
+/// each column is a row of the memory.
+__device__ __forceinline__ void multiply_and_turn(const Stack& stack, TileMemory& memory) {
+  const Part part(stack.width, 1, positions_of(stack.width), memory.across);
+  const Eight own(stack.height, stack.count, part.rows);
+  std::uint32_t row[kOwn];
+#pragma unroll
+  for (unsigned k = 0; k < kOwn; ++k) row[k] = own.entry[k] * kPitch;
+  float sum[kOwn][4];
+  multiply(memory, part, row, sum);
+  fold<false>(own.folds, sum);
+  __syncthreads();
+#pragma unroll
+  for (unsigned k = 0; k < kOwn; ++k) {
+    if (!own.has(k)) continue;
+    float* const to = memory.numbers + part.place * kPitch + memory.down.position[own.entry[k]];
+#pragma unroll
+    for (unsigned c = 0; c < 4; ++c) {
+      if (c < part.count) to[c * kPitch] = stack.height == 1 ? sum[k][c] + 0.0f : sum[k][c];
+    }
   }
 }
-__device__ __forceinline__ void multiply_columns(const Stack& stack, TileMemory& memory) {
-  const std::uint32_t n = stack.tiles.height;
+
+/// By a whole block: a tile's columns, rows of the memory, unfolded and turned back.
+__device__ __forceinline__ void unfold_and_turn(const Stack& stack, TileMemory& memory) {
+  const Eight own(stack.height, stack.count, threadIdx.x % kOwn);
+  constexpr unsigned kTurns = kSide / kRowsAtOnce;
+  float x[kTurns][kOwn][1];
+#pragma unroll
+  for (unsigned turn = 0; turn < kTurns; ++turn) {
+    const std::uint32_t column = own_row(turn);
+    if (column >= stack.width) continue;
+#pragma unroll
+    for (unsigned k = 0; k < kOwn; ++k)
+      x[turn][k][0] = memory.numbers[column * kPitch + memory.down.position[own.entry[k]]];
+    fold<true>(own.folds, x[turn]);
+  }
   __syncthreads();
-  for (std::uint32_t begin = 0, end = math::dct::folded_length(n); begin < n;) {
-    multiply_segment(stack, begin, end, memory);
-    begin = end;
-    end *= 2;
+#pragma unroll
+  for (unsigned turn = 0; turn < kTurns; ++turn) {
+    const std::uint32_t column = own_row(turn);
+    if (column >= stack.width) continue;
+    const std::uint32_t to = memory.across.position[column];
+#pragma unroll
+    for (unsigned k = 0; k < kOwn; ++k) {
+      if (own.has(k)) memory.numbers[own.entry[k] * kPitch + to] = x[turn][k][0];
+    }
   }
 }
 
-/// By a whole block: to frequencies at their places, and back.
-__device__ __forceinline__ void transform(const Stack& stack, TileMemory& memory) {
-  fill_basis(stack.tiles.width, true, memory.basis);
-  fold_all<false>(stack, memory.tile);
-  multiply_rows(stack, memory);
-  __syncthreads();
-  fill_basis(stack.tiles.height, false, memory.basis);
-  fold_all<true>(stack, memory.tile);
-  multiply_columns(stack, memory);
-}
-__device__ __forceinline__ void restore(const Stack& stack, TileMemory& memory) {
-  fill_basis(stack.tiles.height, true, memory.basis);
-  multiply_columns(stack, memory);
-  unfold_all<true>(stack, memory.tile);
-  __syncthreads();
-  fill_basis(stack.tiles.width, false, memory.basis);
-  multiply_rows(stack, memory);
-  unfold_all<false>(stack, memory.tile);
+/// By a whole block: `visit(rows, exist, column, four)` for four neighbouring numbers of a column, where the
+/// sequence's rows that hold them begin, and how many of these exist.
+template <typename Visit>
+__device__ __forceinline__ void each_four(const Stack& stack, TileMemory& memory, Visit visit) {
+  for (std::uint32_t position = 4 * warp_in_block(); position < stack.count * stack.apart;
+       position += 4 * kThreads / kLanes) {
+    const uint4 four = *reinterpret_cast<const uint4*>(memory.sequence_row + position);
+    const std::uint32_t rows[4] = {four.x, four.y, four.z, four.w};
+    unsigned exist = 0;
+#pragma unroll
+    for (const std::uint32_t row : rows) exist += row != kNone ? 1 : 0;
+    for (std::uint32_t column = lane(); column < stack.width; column += kLanes)
+      visit(rows, exist, column,
+            *reinterpret_cast<float4*>(memory.numbers + memory.column[column] * kPitch + position));
+  }
 }
 
-/// Where an entry of a stack's sequence stands in its memory: a frequency at its place.
-struct Places {
-  std::uint8_t row[kSide], column[kSide];
-};
-__device__ void fill_places(const Tiles& tiles, Places& places) {
-  if (threadIdx.x < tiles.height)
-    places.row[math::dct::frequency_of(tiles.height, threadIdx.x)] =
-        static_cast<std::uint8_t>(threadIdx.x);
-  if (threadIdx.x < tiles.width)
-    places.column[math::dct::frequency_of(tiles.width, threadIdx.x)] =
-        static_cast<std::uint8_t>(threadIdx.x);
-}
-[[nodiscard]] __device__ std::uint32_t place_of(const Tiles& tiles, const Places& places,
-                                                std::uint32_t row, std::uint32_t column) {
-  const std::uint32_t within = row % tiles.height;
-  return (row - within + places.row[within]) * kSide + places.column[column];
+/// By a whole block: `visit(row, column)` for all entries of a stack.
+template <typename Visit>
+__device__ __forceinline__ void each_entry(const Stack& stack, Visit visit) {
+  for (std::uint32_t row = warp_in_block(); row < stack.rows; row += kThreads / kLanes) {
+    for (std::uint32_t column = lane(); column < stack.width; column += kLanes) visit(row, column);
+  }
 }
 
-__global__ void __launch_bounds__(kScanThreads, 4) to_tiles(const Frame frame, const Plan plan) {
-  const UnitOf at = find_unit(frame, plan.tiles, blockIdx.x);
-  const Job& job = frame(plan.jobs)[at.job];
-  const Stack stack(job.tiles, at.index);
-  auto& memory = shared<TileMemory>();
-  const Entries x = frame.entries(job.layer);
-  float* const sequence = frame(plan.sequence) + job.first_entry;
-  const bool transforms = job.transforms();
+/// By a whole block: the stack's rows, folded, in the memory. False where this thread met an entry that is
+/// not finite.
+__device__ __forceinline__ bool read_rows(const Stack& stack, const Entries& entries,
+                                          TileMemory& memory) {
+  const Eight own(stack.width, 1, threadIdx.x % kOwn);
+  std::uint32_t to[kOwn];
+#pragma unroll
+  for (unsigned k = 0; k < kOwn; ++k) to[k] = memory.across.position[own.entry[k]];
   bool finite = true;
-  stack.each_entry([&](std::uint32_t row, std::uint32_t column, std::uint64_t from, std::uint64_t) {
-    const float v = x(from), kept = is_finite(v) ? v : 0.0f;
-    finite = finite && is_finite(v);
-    memory.tile[row * kSide + column] = transforms ? kept * math::dct::kScaleIn : kept;
-  });
-  if (!finite) frame.mark_non_finite(job.layer);
-  auto& places = shared<Places>();
-  if (transforms) {
-    fill_places(job.tiles, places);
-    transform(stack, memory);
+#pragma unroll 1
+  for (unsigned turn = 0; turn < kSide / kRowsAtOnce; ++turn) {
+    const std::uint32_t row = own_row(turn);
+    if (row >= stack.rows) break;
+    float x[kOwn];
+    const std::uint64_t from = memory.tensor_row[row];
+    if (entries.dtype == DType::f32) {
+      const float* const at = static_cast<const float*>(entries.x) + from;
+#pragma unroll
+      for (unsigned k = 0; k < kOwn; ++k) x[k] = own.has(k) ? at[own.entry[k]] : 0.0f;
+    } else {
+#pragma unroll
+      for (unsigned k = 0; k < kOwn; ++k) x[k] = own.has(k) ? entries(from + own.entry[k]) : 0.0f;
+    }
+    finite &= drop_non_finite(x);
+    float scaled[kOwn][1];
+#pragma unroll
+    for (unsigned k = 0; k < kOwn; ++k) scaled[k][0] = x[k] * math::dct::kScaleIn;
+    fold<false>(own.folds, scaled);
+#pragma unroll
+    for (unsigned k = 0; k < kOwn; ++k) {
+      if (own.has(k)) memory.numbers[row * kPitch + to[k]] = scaled[k][0];
+    }
   }
-  __syncthreads();
-  stack.each_entry([&](std::uint32_t row, std::uint32_t column, std::uint64_t, std::uint64_t to) {
-    sequence[to] =
-        transforms ? math::dct::scaled_out(memory.tile[place_of(job.tiles, places, row, column)])
-                   : memory.tile[row * kSide + column];
-  });
+  return finite;
 }
 
-__global__ void __launch_bounds__(kScanThreads, 4)
+/// By a whole block: the memory's rows, unfolded, to the tensor.
+__device__ __forceinline__ void write_rows(const Stack& stack, const TileMemory& memory, float* y,
+                                           DecodeInto into) {
+  const Eight own(stack.width, 1, threadIdx.x % kOwn);
+  std::uint32_t from[kOwn];
+#pragma unroll
+  for (unsigned k = 0; k < kOwn; ++k) from[k] = memory.across.position[own.entry[k]];
+#pragma unroll 1
+  for (unsigned turn = 0; turn < kSide / kRowsAtOnce; ++turn) {
+    const std::uint32_t row = own_row(turn);
+    if (row >= stack.rows) break;
+    float x[kOwn][1];
+#pragma unroll
+    for (unsigned k = 0; k < kOwn; ++k) x[k][0] = memory.numbers[row * kPitch + from[k]];
+    fold<true>(own.folds, x);
+    float* const to = y + memory.tensor_row[row];
+#pragma unroll
+    for (unsigned k = 0; k < kOwn; ++k) {
+      if (own.has(k)) put(to + own.entry[k], math::dct::scaled_out(x[k][0]), into);
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads, 5) to_tiles(const Frame frame, const Plan plan) {
+  const UnitOf at = find_unit_together(frame, plan.tiles, blockIdx.x);
+  const Job& job = frame(plan.jobs)[at.job];
+  auto& memory = shared<TileMemory>();
+  if (threadIdx.x == 0) memory.stack = Stack(job.tiles, at.index);
+  __syncthreads();
+  const Stack& stack = memory.stack;
+  float* const sequence = frame(plan.sequence) + job.first_entry + stack.first_entry();
+  fill_rows(job.tiles, stack, memory);
+  if (!job.transforms()) {
+    __syncthreads();
+    const Entries x = frame.entries(job.layer);
+    bool finite = true;
+    each_entry(stack, [&](std::uint32_t row, std::uint32_t column) {
+      const float v = x(memory.tensor_row[row] + column);
+      finite &= is_finite(v);
+      sequence[row * stack.width + column] = is_finite(v) ? v : 0.0f;
+    });
+    if (!finite) frame.mark_non_finite(job.layer);
+    return;
+  }
+  fill_tables(stack, memory);
+  fill_basis<false>(stack.width, memory.across, memory.basis);
+  if (!read_rows(stack, frame.entries(job.layer), memory)) frame.mark_non_finite(job.layer);
+  __syncthreads();
+  multiply_and_turn(stack, memory);
+  if (stack.height != stack.width) fill_basis<false>(stack.height, memory.down, memory.basis);
+  __syncthreads();
+  if (stack.height > 1)
+    multiply_in_place(stack.width, stack.height, stack.count, stack.apart, memory.down, memory);
+  each_four(stack, memory,
+            [&](const std::uint32_t(&rows)[4], unsigned exist, std::uint32_t column,
+                const float4& numbers) {
+              float* const to = in_one(sequence + column);
+              const float4 four = numbers;
+              const float v[4] = {four.x, four.y, four.z, four.w};
+              if (exist == 4) {
+#pragma unroll
+                for (unsigned k = 0; k < 4; ++k) to[rows[k]] = math::dct::scaled_out(v[k]);
+                return;
+              }
+#pragma unroll
+              for (unsigned k = 0; k < 3; ++k) {
+                if (k < exist) to[rows[k]] = math::dct::scaled_out(v[k]);
+              }
+            });
+}
+
+__global__ void __launch_bounds__(kThreads, 5)
     from_tiles(const Frames frames, const std::uint32_t m, const DecodePlan plan,
                const DecodeInto into) {
   const Frame frame = frames[m];
-  const UnitOf at = find_unit(frame, plan.tiles, blockIdx.x);
+  const UnitOf at = find_unit_together(frame, plan.tiles, blockIdx.x);
   const Job& job = frame(plan.jobs)[at.job];
   if (frame.layer(job.layer).decodes == 0 || frame(plan.readable)[at.job] == 0 ||
       frame(plan.broken)[at.job] != 0) {
     return;
   }
-  const Stack stack(job.tiles, at.index);
   auto& memory = shared<TileMemory>();
-  const float* const sequence = frames.first(plan.sequence) + job.first_entry;
+  if (threadIdx.x == 0) memory.stack = Stack(job.tiles, at.index);
+  __syncthreads();
+  const Stack& stack = memory.stack;
+  const float* const sequence = frames.first(plan.sequence) + job.first_entry + stack.first_entry();
   float* const y = frames.first.layer(job.layer).y;
-  const bool transforms = job.transforms();
-  auto& places = shared<Places>();
-  if (transforms) fill_places(job.tiles, places);
+  fill_rows(job.tiles, stack, memory);
+  if (!job.transforms()) {
+    __syncthreads();
+    each_entry(stack, [&](std::uint32_t row, std::uint32_t column) {
+      put(y + memory.tensor_row[row] + column, sequence[row * stack.width + column], into);
+    });
+    return;
+  }
+  fill_tables(stack, memory);
+  fill_basis<true>(stack.height, memory.down, memory.basis);
   __syncthreads();
-  stack.each_entry([&](std::uint32_t row, std::uint32_t column, std::uint64_t, std::uint64_t from) {
-    if (transforms)
-      memory.tile[place_of(job.tiles, places, row, column)] = sequence[from] * math::dct::kScaleIn;
-    else
-      memory.tile[row * kSide + column] = sequence[from];
-  });
-  if (transforms) restore(stack, memory);
+  each_four(
+      stack, memory,
+      [&](const std::uint32_t(&rows)[4], unsigned exist, std::uint32_t column, float4& numbers) {
+        const float* const from = in_one(sequence + column);
+        float v[4] = {};
+        if (exist == 4) {
+#pragma unroll
+          for (unsigned k = 0; k < 4; ++k) v[k] = from[rows[k]];
+        } else {
+#pragma unroll
+          for (unsigned k = 0; k < 3; ++k) v[k] = k < exist ? from[rows[k]] : 0.0f;
+        }
+        constexpr float kScale = math::dct::kScaleIn;
+        numbers = make_float4(v[0] * kScale, v[1] * kScale, v[2] * kScale, v[3] * kScale);
+      });
   __syncthreads();
-  stack.each_entry([&](std::uint32_t row, std::uint32_t column, std::uint64_t to, std::uint64_t) {
-    const float v = memory.tile[row * kSide + column];
-    put(y + to, transforms ? math::dct::scaled_out(v) : v, into);
-  });
+  if (stack.height > 1)
+    multiply_in_place(stack.width, stack.height, stack.count, stack.apart, memory.down, memory);
+  unfold_and_turn(stack, memory);
+  if (stack.height != stack.width) fill_basis<true>(stack.width, memory.across, memory.basis);
+  __syncthreads();
+  multiply_in_place(stack.rows, stack.width, 1, positions_of(stack.width), memory.across, memory);
+  write_rows(stack, memory, y, into);
 }
 
 }  // namespace
 
 void make_sequences(const Frame& frame, const Plan& plan, Queue& queue) {
-  queue.launch_blocks(to_tiles, plan.tiles.units, kScanThreads, 0, frame, plan);
+  queue.launch_blocks(to_tiles, plan.tiles.units, kThreads, 0, frame, plan);
 }
 
 void add_sequences(const Frames& frames, std::uint32_t m, const DecodePlan& plan, DecodeInto into,
                    Queue& queue) {
-  queue.launch_blocks(from_tiles, plan.tiles.units, kScanThreads, 0, frames, m, plan, into);
+  queue.launch_blocks(from_tiles, plan.tiles.units, kThreads, 0, frames, m, plan, into);
 }
 
 }  // namespace atomo::cuda::chunk_topk

@@ -79,11 +79,12 @@ struct MinmaxGrid {
 /// An estimate of `minmax_code` in f32, which says where it may be wrong.
 ///
 /// The values of neighbouring codes and a draw w put an entry at S = code + chance - w, and its code is
-/// S rounded up. (x - low) / step - w in f32 is near S, in units u = 2^-24 (L + 1):
-/// - three roundings, of the difference, of 1/step and of the product: 3.01 u;
+/// S rounded up, S + 1/2 rounded. (x - low) / step + (1/2 - w) in f32 is near S + 1/2, in units
+/// u = 2^-24 (L + 1):
+/// - three roundings, of the difference, of 1/step and of the fused product and sum: 3.01 u;
 /// - values are rounded to f32, which moves the ends of the step that x is in by 2^-24 of the largest
 ///   magnitude, at most 4 (L + 1) steps: 4 u;
-/// - the draw has 24 bits (2^-24), the last difference is rounded: 0.57 u;
+/// - the draw has 24 bits: 2^-24;
 /// - draw_between's product is rounded, 2^-53 of a step.
 /// All are below 8 u. So the estimate is the code where S is farther than that from whole numbers.
 struct MinmaxEstimate {
@@ -106,15 +107,16 @@ struct MinmaxEstimate {
   return one_value || (in_range && most < grid.step * in_steps);
 }
 
-/// S rounded up, as a float, and in `distance` how far S's fraction is from 1/2.
-[[nodiscard]] ATOMO_HD inline float minmax_estimated(const MinmaxEstimate& estimate, float x,
-                                                     std::uint32_t random,
-                                                     float& distance) noexcept {
-  const float draw = static_cast<float>(random >> 8) * 0x1p-24f;
-  const float s = (x - estimate.low) * estimate.inverse - draw;
-  const float up = std::ceil(s);
-  distance = std::fabs((up - s) - 0.5f);
-  return up;
+/// The code, where `distance`, how far S's fraction is from 1/2, is one that is sure; any number else.
+[[nodiscard]] ATOMO_HD inline std::uint32_t minmax_estimated(const MinmaxEstimate& estimate,
+                                                             float x, std::uint32_t random,
+                                                             float& distance) noexcept {
+  constexpr float kWhole = 0x1.8p23f;  // floats near it are whole numbers
+  const float half_less_draw = std::fma(static_cast<float>(random >> 8), -0x1p-24f, 0.5f);
+  const float s = std::fma(x - estimate.low, estimate.inverse, half_less_draw);
+  const float rounded = s + kWhole;
+  distance = std::fabs((rounded - kWhole) - s);
+  return std::bit_cast<std::uint32_t>(rounded) - std::bit_cast<std::uint32_t>(kWhole);
 }
 
 }  // namespace atomo::math

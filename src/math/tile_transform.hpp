@@ -24,26 +24,26 @@ inline constexpr std::uint32_t kMaxTileSide = 64;
 
 /// A tensor as rows of tiles; one without two sides is one row.
 struct Tiles {
-  std::uint64_t rows = 1, columns = 1;
+  std::uint64_t columns = 1;            ///< of the tensor
+  std::uint64_t down = 1, across = 1;   ///< tiles above and beside each other
   std::uint32_t height = 1, width = 1;  ///< of a tile
 
   /// Of `elements` > 0 entries, `dim0` the first side where there are two or more.
   [[nodiscard]] static constexpr Tiles of(int rank, std::uint64_t dim0, std::uint64_t elements,
                                           std::uint32_t side) noexcept {
     Tiles tiles;
-    tiles.rows = rank < 2 ? 1 : dim0;
-    tiles.columns = elements / tiles.rows;
-    tiles.height = tile_side(tiles.rows, side);
+    const std::uint64_t rows = rank < 2 ? 1 : dim0;
+    tiles.columns = elements / rows;
+    tiles.height = tile_side(rows, side);
     tiles.width = tile_side(tiles.columns, side);
+    tiles.down = rows / tiles.height;
+    tiles.across = tiles.columns / tiles.width;
     return tiles;
   }
   [[nodiscard]] ATOMO_HD constexpr std::uint32_t entries() const noexcept { return height * width; }
-  [[nodiscard]] ATOMO_HD constexpr std::uint64_t count() const noexcept {
-    return rows / height * (columns / width);
-  }
+  [[nodiscard]] ATOMO_HD constexpr std::uint64_t count() const noexcept { return down * across; }
   /// Where a tile's first entry stands in the tensor; its rows are `columns` apart.
   [[nodiscard]] ATOMO_HD constexpr std::uint64_t first(std::uint64_t tile) const noexcept {
-    const std::uint64_t across = columns / width;
     return tile / across * height * columns + tile % across * width;
   }
 };
@@ -92,18 +92,28 @@ constexpr Table make_table() noexcept {
   return table;
 }
 
+/// cos(pi angle / 2n) sqrt(2/n), where `numbers` are those of length n and the angle is below 4n.
+[[nodiscard]] ATOMO_HD inline float cosine(const float* numbers, std::uint32_t n,
+                                           std::uint32_t angle) noexcept {
+  if (angle > 2 * n) angle = 4 * n - angle;
+  return angle > n ? -numbers[2 * n - angle] : numbers[angle];
+}
+/// The angle of number j of basis vector k of length n.
+[[nodiscard]] ATOMO_HD constexpr std::uint32_t angle(std::uint32_t n, std::uint32_t k,
+                                                     std::uint32_t j) noexcept {
+  return (2 * j + 1) * k % (4 * n);
+}
 /// Number j of basis vector k of length n: sqrt(2/n) cos(pi (2j + 1) k / 2n), sqrt(1/n) for k = 0.
 [[nodiscard]] ATOMO_HD inline float basis(const Table& table, std::uint32_t n, std::uint32_t k,
                                           std::uint32_t j) noexcept {
-  const float* const of = table.at + begin_of(n);
-  if (k == 0) return of[n + 1];
-  std::uint32_t angle = (2 * j + 1) * k % (4 * n);
-  if (angle > 2 * n) angle = 4 * n - angle;
-  return angle > n ? -of[2 * n - angle] : of[angle];
+  const float* const numbers = table.at + begin_of(n);
+  return k == 0 ? numbers[n + 1] : cosine(numbers, n, angle(n, k, j));
 }
 
 /// The longest vector that is not folded.
 inline constexpr std::uint32_t kUnfolded = 8;
+/// How often a side of a tile is folded at most.
+inline constexpr std::uint32_t kMaxFolds = 3;
 /// Entries are multiplied by the first before a transform, so that nothing overflows, and by the second
 /// after it.
 inline constexpr float kScaleIn = 0x1p-8f, kScaleOut = 0x1p8f;
@@ -122,6 +132,14 @@ inline constexpr float kScaleIn = 0x1p-8f, kScaleOut = 0x1p8f;
 struct Segment {
   std::uint32_t begin, end;
   std::uint32_t first_frequency, stride;
+
+  [[nodiscard]] ATOMO_HD constexpr std::uint32_t frequency(std::uint32_t place) const noexcept {
+    return first_frequency + (place - begin) * stride;
+  }
+  /// Whose place it is. Differences are those of the entry before a fold's middle and its mirror image.
+  [[nodiscard]] ATOMO_HD constexpr std::uint32_t entry(std::uint32_t place) const noexcept {
+    return begin == 0 ? place : 2 * begin - 1 - place;
+  }
 };
 
 /// The one that a place of a folded vector of length n is in.
@@ -135,16 +153,14 @@ struct Segment {
 /// The frequency of a place.
 [[nodiscard]] ATOMO_HD constexpr std::uint32_t frequency_of(std::uint32_t n,
                                                             std::uint32_t place) noexcept {
-  const Segment own = segment_of(n, place);
-  return own.first_frequency + (place - own.begin) * own.stride;
+  return segment_of(n, place).frequency(place);
 }
 /// What a folded vector's number at `inner` is multiplied by in the frequency of `place`, both of one
-/// segment. Differences are those of the entry before a fold's middle and its mirror image.
+/// segment.
 [[nodiscard]] ATOMO_HD inline float factor(const Table& table, std::uint32_t n, std::uint32_t place,
                                            std::uint32_t inner) noexcept {
   const Segment own = segment_of(n, place);
-  const std::uint32_t entry = own.begin == 0 ? inner : 2 * own.begin - 1 - inner;
-  return basis(table, n, frequency_of(n, place), entry);
+  return basis(table, n, own.frequency(place), own.entry(inner));
 }
 
 /// A transformed entry, from what came of scaled ones: cut to plus and minus the largest f32.

@@ -131,10 +131,9 @@ TEST(Minmax, EstimatesAreCodesOrInDoubt) {
       const double width = static_cast<double>(largest) - static_cast<double>(least);
       const auto check = [&](float x, std::uint32_t random) {
         float distance;
-        const float up = math::minmax_estimated(estimate, x, random, distance);
+        const std::uint32_t code = math::minmax_estimated(estimate, x, random, distance);
         if (distance > estimate.sure) return false;
-        EXPECT_EQ(static_cast<std::uint32_t>(up),
-                  math::minmax_code(grid, inverse, levels, x, random))
+        EXPECT_EQ(code, math::minmax_code(grid, inverse, levels, x, random))
             << least << " " << largest << " " << x << " " << random;
         return true;
       };
