@@ -4,7 +4,7 @@
 import dataclasses
 
 from experiments.reports import Report, figure, label, markdown, mean, spread, with_spread
-from experiments.series import Row, Series, tests_of
+from experiments.series import NOT_TRAINED, Row, Series, add_simulation_options, tests_of
 from experiments.trainings import MEASURES, UNCOMPRESSED
 
 # Which of two scores is the better one, by what the trainer calls its measure.
@@ -50,6 +50,7 @@ def add_arm_options(parser, kinds, rates, steps=None, batch=None):
     parser.add_argument("--batch", type=int, default=batch, required=batch is None, help="of one worker")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--tests", type=int, default=6, help="tests on the way, for the plot")
+    add_simulation_options(parser)
 
 
 def shorten(options, steps):
@@ -104,7 +105,9 @@ class Comparison:
             return ""
         outcome = self.outcome(arm, rate)
         _, factor, decimals, _ = MEASURES[self.measure]
-        return "failed" if outcome.failed else with_spread([factor * end for end in scores(outcome, self.measure)], decimals)
+        if outcome.failed:
+            return NOT_TRAINED if outcome.failed == NOT_TRAINED else "failed"
+        return with_spread([factor * end for end in scores(outcome, self.measure)], decimals)
 
     def table(self):
         rates = sorted({rate for arm in self.arms for rate in arm.rates})
@@ -117,10 +120,14 @@ class Comparison:
                 size, ratio = (mean([end[key] for end in ends]) for key in ("bytes_per_step", "ratio"))
                 size, ratio = f"{size:,.0f}", f"{ratio:.1f}"
             lines.append([arm.title(), f"`{arm.codec()}`", size, ratio, "" if best is None else f"{best:g}",
-                          "failed" if best is None else self.cell(arm, best), *(self.cell(arm, rate) for rate in rates)])
+                          self.cell(arm, arm.rates[0] if best is None else best), *(self.cell(arm, rate) for rate in rates)])
         score = f"{name}{', ' + unit if unit else ''}"
         return markdown(["arm", "codec", "bytes a step", "ratio", "best rate", score, *(f"rate {rate:g}" for rate in rates)],
                         lines)
+
+    def simulated_on(self):
+        """The devices that simulated trainings ran on."""
+        return sorted({events[0]["simulated_on"] for outcome in self.outcomes.values() for events in outcome.runs})
 
     def results(self):
         return [{"name": arm.row_name(rate), "arm": arm.name(), "setting": arm.setting, "codec": arm.codec(), "rate": rate,
@@ -175,6 +182,12 @@ def compare(options, arms, common, measure, text, title):
     report, arms = Report(options), chosen(options, arms)
     found = Comparison(arms, Series(options, rows(options, arms, common)).run_all(), measure)
     note = (f"{text} Each arm is trained at each of its rates and shown at the best one, by the test itself. Bytes are those "
-            f"of messages as one worker sent them. {report.seeds()}. {report.place()}.")
-    report.publish(f"{note}\n\n{found.table()}", {"measure": measure, "results": found.results()}, found.plot(title))
+            f"of messages as one worker sent them. {report.seeds()}. ")
+    facts = {"measure": measure}
+    if options.simulate:
+        facts["simulated_on"] = found.simulated_on()
+        note += report.simulated_place(facts["simulated_on"])
+    else:
+        note += f"{report.place()}."
+    report.publish(f"{note}\n\n{found.table()}", {**facts, "results": found.results()}, found.plot(title))
     return 1 if len(found.best()) < len(arms) else 0

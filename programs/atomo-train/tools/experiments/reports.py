@@ -99,6 +99,11 @@ class Report:
         host = machine()
         return f"{host['cores']} cores, {host['processor']}, all processes on them, {self.began:%Y-%m-%d}"
 
+    def simulated_place(self, devices):
+        """The same of simulated trainings."""
+        return (f"Each training is one process that simulates all workers: every worker's messages are encoded, counted and "
+                f"decoded, but no network carries them. {', '.join(devices) or 'Nothing was trained'}, {self.began:%Y-%m-%d}.")
+
     def publish(self, text, results, drawn):
         """OUT.md with `text`, OUT.json with `results` (a dictionary) and OUT.png with the figure `drawn`."""
         out = self.options.out
@@ -106,7 +111,7 @@ class Report:
         write(out + ".md", text + "\n")
         data = json.dumps({
             "date": self.began.isoformat(timespec="seconds"), "commit": self.commit, "machine": machine(),
-            "options": {k: v for k, v in vars(self.options).items() if k not in ("trainer", "out", "keep")}, **results,
+            "options": {k: v for k, v in vars(self.options).items() if k not in ("trainer", "out", "keep", "until")}, **results,
         }, indent=1, default=str)
         write(out + ".json", data.replace(f"{ROOT}/", "") + "\n")
         save_figure(drawn, out + ".png")

@@ -10,8 +10,10 @@ import sys
 import time
 
 from experiments.reports import mean, write
-from experiments.trainings import ROOT, Progress, add_trainer_options, check_trainer, train
+from experiments.trainings import ROOT, LiveLine, Progress, add_trainer_options, check_trainer, shown_end, train
+from simulated import pool
 
+NOT_TRAINED = "not trained"  # in the time that --until gave
 TEST_SAMPLES = 2000  # of a test on the way; the last one is of all
 PROBED_STEPS = 4
 
@@ -57,6 +59,7 @@ def series_options(parser, name):
     """Adds the options of every series and reads the command line. The series' files are called `name`, in which
     {model} is the option's value."""
     add_trainer_options(parser)
+    parser.set_defaults(simulate=0, until=None)
     parser.add_argument("--hostfile", help="the machines to run on, as mpirun reads them")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], metavar="SEED")
     parser.add_argument("--quick", action="store_true", help="a few steps of everything, to see that it works")
@@ -69,8 +72,30 @@ def series_options(parser, name):
     folder = ROOT / "build/reproduce"
     options.keep = options.keep or str(folder / name)
     options.out = options.out or str(folder / f"{name}-quick" if options.quick else ROOT / "bench/results" / name)
-    check_trainer(parser, options)
+    if options.until is not None and not options.simulate:
+        parser.error("--until goes with --simulate")
+    if options.simulate:
+        check_simulation(parser, options)
+    else:
+        check_trainer(parser, options)
     return options
+
+
+def add_simulation_options(parser):
+    """For series whose trainings can be simulated."""
+    parser.add_argument("--simulate", type=int, default=0, metavar="PROCESSES", help="train with PyTorch in place of the trainer, "
+                        "on a GPU where there is one: so many trainings at once, each of one process that simulates all workers")
+    parser.add_argument("--until", type=float, metavar="SECONDS", help="with --simulate: begin no training later than so many "
+                        "seconds from the start, and tell of those arms and rates of which all seeds have ended")
+
+
+def check_simulation(parser, options):
+    """Ends the program where nothing could be simulated."""
+    if options.simulate < 1:
+        parser.error(f"--simulate: {options.simulate} processes are below 1")
+    if options.hostfile:
+        parser.error("--simulate trains on this machine: leave --hostfile out")
+    pool.check(parser)
 
 
 def duration(seconds):
@@ -79,14 +104,15 @@ def duration(seconds):
 
 
 class Series:
-    """`options`: trainer, data, hostfile, seeds, quick, keep (a folder, or nothing to keep nothing)."""
+    """`options`: trainer, data, hostfile, seeds, quick, keep (a folder, or nothing to keep nothing), simulate, until."""
 
     def __init__(self, options, rows):
-        self.options, self.rows = options, rows
+        self.options, self.rows, self.began = options, rows, time.monotonic()
         self.folder = pathlib.Path(options.keep) if options.keep else None
         if self.folder:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self.program = hashlib.sha256(pathlib.Path(options.trainer).read_bytes()).hexdigest()
+            self.program = (pool.program() if options.simulate
+                            else hashlib.sha256(pathlib.Path(options.trainer).read_bytes()).hexdigest())
 
     def arguments(self, row, seed):
         data = ["--data", self.options.data] if self.options.data else []
@@ -115,9 +141,12 @@ class Series:
             progress.line.finish(f"failed: {error}")
             raise
         events = [event for event in events if event["event"] != "step"]
+        self.keep(row, seed, events)
+        return events, time.monotonic() - began, progress
+
+    def keep(self, row, seed, events):
         if self.folder:
             write(str(self.file(row, seed)), json.dumps({"arguments": self.arguments(row, seed), "events": events}))
-        return events, time.monotonic() - began, progress
 
     def probe(self, row):
         """(start, a step, a test on the way) in seconds, from a few steps, which are rounds of one step where a row has
@@ -152,6 +181,8 @@ class Series:
 
     def run_all(self):
         """Outcomes by name, in the order of the rows."""
+        if self.options.simulate:
+            return self.simulate_all()
         outcomes = {row.name: Outcome(row) for row in self.rows}
         todo = [(row, seed) for row in self.rows for seed in self.options.seeds]
         missing = [job for job in todo if self.kept(*job) is None]
@@ -180,6 +211,35 @@ class Series:
                 left = sum(expected.get(row.name, 0) for row, seed in todo[number:] if self.kept(row, seed) is None)
                 progress.finish(events, f", about {duration(left * spent / foreseen)} left" if left and foreseen else "")
             outcome.runs.append(events)
+        return outcomes
+
+    def simulate_all(self):
+        """The same of simulated trainings, several at once. A row has all of its seeds, or none."""
+        outcomes = {row.name: Outcome(row) for row in self.rows}
+        todo = [(row, seed) for row in self.rows for seed in self.options.seeds]
+        found = {(row.name, seed): self.kept(row, seed) for row, seed in todo}
+        jobs = [((row, seed), row.processes, [*self.arguments(row, seed), "--eval-samples", TEST_SAMPLES, "--eval-every",
+                                              row.test_every()]) for row, seed in todo if found[row.name, seed] is None]
+        if self.folder:
+            print(f"{len(todo)} trainings, {len(todo) - len(jobs)} of them kept in {self.folder}", flush=True)
+        until = None if self.options.until is None else self.began + self.options.until
+        with pool.Pool(self.options.simulate) as processes:
+            ended = processes.train(jobs, lambda job: outcomes[job[0][0].name].failed, until)
+            for number, (((row, seed), *_), events, why) in enumerate(ended, 1):
+                line = LiveLine(f"[{number}/{len(jobs)}] {row.name} seed {seed}")
+                if why:
+                    outcomes[row.name].failed = why
+                    line.finish(f"failed: {why}")
+                else:
+                    self.keep(row, seed, events)
+                    found[row.name, seed] = events
+                    line.finish(shown_end(events[0]["measure"], events[-1]))
+        for outcome in outcomes.values():
+            runs = [found[outcome.row.name, seed] for seed in self.options.seeds]
+            if None in runs:
+                outcome.failed = outcome.failed or NOT_TRAINED
+            if not outcome.failed:
+                outcome.runs = runs
         return outcomes
 
 

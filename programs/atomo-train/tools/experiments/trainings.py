@@ -27,6 +27,12 @@ def shown(measure, value, spread_of_values=None):
     return text if spread_of_values is None else f"{text} ± {factor * spread_of_values:.{decimals}f}"
 
 
+def shown_end(measure, end):
+    """Of a training's last event."""
+    return (f"{MEASURES[measure][0]} {shown(measure, end[measure])}  {end['bytes_per_step']:.0f} bytes a step  "
+            f"{end['seconds']:.1f} s")
+
+
 def add_trainer_options(parser):
     parser.add_argument("--trainer", default=TRAINER)
     parser.add_argument("--data", help="as the trainer has it; its own default when left out")
@@ -109,6 +115,4 @@ class Progress:
                              + " ".join(f"{phase} {ms:.1f}" for phase, ms in event["ms"].items()))
 
     def finish(self, events, remark=""):
-        end = events[-1]
-        self.line.finish(f"{MEASURES[self.measure][0]} {shown(self.measure, end[self.measure])}  "
-                         f"{end['bytes_per_step']:.0f} bytes a step  {end['seconds']:.1f} s{remark}")
+        self.line.finish(shown_end(self.measure, events[-1]) + remark)

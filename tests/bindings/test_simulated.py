@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trainings that one process simulates (programs/atomo-train/tools/simulated), at tiny sizes on the CPU."""
+import functools
+import gzip
+import json
+import pathlib
+import struct
+import sys
+import types
+
+import numpy
+import pytest
+
+torch = pytest.importorskip("torch")
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "programs/atomo-train/tools"))
+
+import atomo  # noqa: E402
+from experiments.series import NOT_TRAINED, Row, Series  # noqa: E402 (found by the line above)
+from simulated import Refusal, draws  # noqa: E402
+from simulated.low_rank import LowRank, orthonormal  # noqa: E402
+from simulated.optimisers import columns, optimiser_of, orthogonalised  # noqa: E402
+from simulated.options import parsed  # noqa: E402
+from simulated.second_moment import SquaresExchange, Told  # noqa: E402
+from simulated.training import Training  # noqa: E402
+
+CPU = torch.device("cpu")
+LENET = ("--algorithm", "allgather", "--model", "lenet", "--batch", 2, "--steps", 4)
+ADAMW = (*LENET, "--optimizer", "adamw", "--lr", 0.003)
+PARAMETERS = 431080
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """Each class is a bright square somewhere else, under noise."""
+    folder, random = tmp_path_factory.mktemp("images"), numpy.random.default_rng(5)
+    for prefix, count in (("train", 64), ("t10k", 30)):
+        labels = random.integers(0, 10, count).astype(numpy.uint8)
+        pixels = random.integers(0, 60, (count, 28, 28))
+        for image, label in zip(pixels, labels):
+            row, column = divmod(int(label), 4)
+            image[2 + 8 * row:8 + 8 * row, 1 + 7 * column:7 + 7 * column] += 150
+        for name, array in (("images-idx3", pixels.astype(numpy.uint8)), ("labels-idx1", labels)):
+            header = struct.pack(">BBBB", 0, 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
+            (folder / f"{prefix}-{name}-ubyte.gz").write_bytes(gzip.compress(header + array.tobytes()))
+    return str(folder)
+
+
+def trained(workers, *words):
+    """The training, ended, and its events."""
+    events = []
+    training = Training(workers, words, events.append)
+    training.run()
+    return training, events
+
+
+def by_pytorch(training, optimiser):
+    """The weights of one worker's LeNet after a plain loop over the training's samples."""
+    network, data, options = training.fleet.network, training.data, training.options
+    optimiser = optimiser(network.parameters())
+    order = draws.order_of(data.samples("training"), options.steps, 1, options.batch, options.seed)
+    for rate, which in zip(columns(options)["lr"], order):
+        x, targets = data.gather("training", torch.from_numpy(which[0]))
+        for layer in (network.conv1, network.conv2):
+            x = torch.nn.functional.max_pool2d(layer(x), 2).relu()
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(network.fc2(network.fc1(x.flatten(1)).relu()), targets).backward()
+        optimiser.param_groups[0]["lr"] = rate
+        optimiser.step()
+    return torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
+
+
+@pytest.mark.parametrize("name, words, optimiser", [
+    ("adamw", ("--lr", 0.003, "--weight-decay", 0.1), functools.partial(torch.optim.AdamW, weight_decay=0.1)),
+    ("adam", ("--lr", 0.003, "--warmup", 3), torch.optim.Adam),
+    ("sgd", ("--lr", 0.02), functools.partial(torch.optim.SGD, lr=1, momentum=0.9)),
+    ("nesterov", ("--lr", 0.02), functools.partial(torch.optim.SGD, lr=1, momentum=0.9, nesterov=True))])
+def test_one_worker_without_compression_is_pytorch(images, name, words, optimiser):
+    training, events = trained(1, *LENET, "--optimizer", name, *words, "--data", images)
+    before = torch.cat([parameter.detach().flatten() for parameter in training.fleet.network.parameters()])
+    want = by_pytorch(training, optimiser)
+    assert (want - before).abs().max() > 1e-3
+    assert torch.allclose(training.fleet.weights[0], want, rtol=1e-4, atol=1e-5)
+
+
+def test_workers_without_compression_are_one_of_all_their_samples(images):
+    four, events = trained(4, *LENET, "--lr", 0.005, "--data", images)
+    one, _ = trained(1, *LENET, "--lr", 0.005, "--batch", 8, "--data", images)
+    assert torch.allclose(four.fleet.weights, one.fleet.weights, rtol=1e-4, atol=1e-6)
+    assert [event["event"] for event in events] == ["start", "evaluation", "end"]
+    assert 4 * PARAMETERS < events[-1]["bytes_per_step"] < 1.001 * 4 * PARAMETERS
+
+
+@pytest.mark.parametrize("words, bits", [
+    (("--codec", "atomo:bits=0.25"), 0.25), (("--codec", "ef+atomo:bits=0.25,content=nearest"), 0.25),
+    (("--codec", "momentum:beta=0.999+topk:chunk=4096,k=64,values=sign,dct=64", "--optimizer", "signsgd", "--lr", 0.001), None),
+    (("--codec", "atomo:bits=0.25", "--share-by-rate", 0.75), None),
+    (("--codec", "atomo:bits=0.25", "--optimizer", "adafactor"), 0.25), (("--codec", "atomo:bits=0.25", "--optimizer", "muon"), 0.25)])
+def test_bytes_are_those_of_messages(images, words, bits):
+    _, events = trained(2, *ADAMW, *words, "--data", images)
+    end = events[-1]
+    assert end["ratio"] == pytest.approx(4 * PARAMETERS / end["bytes_per_step"])
+    if bits:
+        assert 8 * end["bytes_per_step"] / PARAMETERS == pytest.approx(bits, rel=0.05)
+
+
+@pytest.mark.parametrize("kind", ["factored", "scaled", "matched", "exact"])
+def test_second_moments_train(images, kind):
+    """All but the oracle tell of squares at the first and the third of four steps."""
+    every = () if kind == "exact" else ("--squares-every", 2)
+    plain = trained(2, *ADAMW, "--codec", "qsgd:bits=4", "--data", images)[1][-1]["bytes_per_step"]
+    training, events = trained(2, *ADAMW, "--codec", "qsgd:bits=4", "--second-moment", kind, *every, "--data", images)
+    more = 0
+    if kind != "exact":
+        more = training.algorithm.squares.messages.compressors[0].max_encoded_bytes
+    assert events[-1]["bytes_per_step"] - plain == pytest.approx(more / 2, abs=200)
+    assert more < 0.02 * PARAMETERS
+
+
+def test_a_factored_step_in_f64():
+    """Of a matrix and a vector, from messages that are exact, against the formula of docs/second-moment.md."""
+    layers, workers = {"matrix": (5, 8), "vector": (7,)}, 3
+    options = types.SimpleNamespace(workers=workers, beta1=0.9, beta2=0.999, squares_every=1, second_moment="factored",
+                                    optimizer="adamw", weight_decay=0, max_update=0, seed=1, warmup=0, lr=0.1, steps=4)
+    gradients = torch.randn(workers, 47, generator=torch.Generator().manual_seed(3))
+    mean, weights = gradients.mean(0, keepdim=True), torch.zeros(1, 47)
+    told = Told(layers, options, CPU)
+    SquaresExchange(told, gradients, gradients.clone(), mean, 1, CPU).tell(0)
+    optimiser_of(options, layers, weights, told).step(weights, mean, {k: torch.tensor(v[0]) for k, v in columns(options).items()})
+
+    g, a = gradients[:, :40].view(workers, 5, 8).double(), mean[0, :40].view(5, 8).double()
+    rows, columns_ = g.square().mean((0, 2)), g.square().mean((0, 1))
+    one = g.square().sum((1, 2)).mean()
+    average = one / workers + a.square().sum() - one / workers  # the messages are exact: all of them decode to the gradients
+    second = rows[:, None] * columns_ / rows.mean() * (average / one).clamp(0.5 / workers, 1)
+    want = -0.1 * (a / second.sqrt()).clamp(-0.1 / 0.001 ** 0.5, 0.1 / 0.001 ** 0.5)
+    # Means travel in 9 bits, rounded at random to a power of two.
+    found = weights[0, :40].view(5, 8).double()
+    assert (found.sign() == want.sign()).all()
+    row, column = told.means.double().split([5, 8])
+    told_second = row[:, None] * column / row.mean() * (average / one).clamp(0.5 / workers, 1) / 0.001
+    row, column = row / 0.001, column / 0.001
+    told_second = row[:, None] * column / row.mean() * (average / one).clamp(0.5 / workers, 1)
+    assert torch.allclose(found, -0.1 * a / told_second.sqrt(), rtol=1e-4)
+    assert ((row / rows).log2().abs() < 1).all() and ((column / columns_).log2().abs() < 1).all()
+    assert torch.allclose(weights[0, 40:], -0.1 * mean[0, 40:].sign(), rtol=1e-4)  # Adam's own first step
+
+
+def test_local_steps(images):
+    """A round's message, and plain averaging at rate 1; a round of one step of SGD is a step along the mean."""
+    local = ("--algorithm", "local", "--model", "lenet", "--batch", 2, "--steps", 4, "--momentum", 0, "--lr", 0.02, "--data", images)
+    rounds, events = trained(2, *local, "--local-steps", 3, "--eval-every", 1)
+    assert [event["steps"] for event in events[1:-1]] == [3, 4]
+    assert events[-1]["bytes_per_step"] == pytest.approx(4 * PARAMETERS / 2, rel=0.001)
+    single, _ = trained(2, *local, "--local-steps", 1)
+    gathered, _ = trained(2, "--algorithm", "allgather", *local[2:])
+    assert torch.allclose(single.fleet.weights[0], gathered.fleet.weights[0], rtol=1e-4, atol=1e-6)
+    nesterov, _ = trained(2, *local, "--outer-optimizer", "nesterov", "--outer-lr", 0.7, "--outer-momentum", 0.9,
+                          "--local-steps", 4)
+    averaged, _ = trained(2, *local, "--local-steps", 4)
+    first = Training(2, [*local, "--local-steps", 4], lambda event: None).fleet.weights[0]
+    # The first outer step is 0.7 (1 + 0.9) times as long.
+    assert torch.allclose(nesterov.fleet.weights[0] - first, 1.33 * (averaged.fleet.weights[0] - first), rtol=1e-3, atol=1e-6)
+
+
+def test_low_rank():
+    """What is left of a step's gradients is in the memory, and the factors of a mean of rank 1 are it."""
+    draw = torch.Generator().manual_seed(1)
+    options, layers = types.SimpleNamespace(rank=1, min_ratio=2), {"a": (8, 9), "b": (6,)}
+    gradients, mean = torch.randn(3, 78, generator=draw), torch.zeros(1, 78)
+    low = LowRank(layers, options, gradients, mean, 1)
+    assert low.reduced_bytes == 4 * (8 + 9 + 6)
+    low.find()
+    assert torch.equal(mean[0, 72:], gradients[:, 72:].mean(0))
+    assert torch.allclose(low.memory[:, :72] + mean[:, :72], gradients[:, :72], atol=1e-6) and not low.memory[:, 72:].any()
+    assert torch.linalg.matrix_rank(mean[0, :72].view(8, 9)) == 1
+    gradients.copy_(torch.cat([torch.outer(torch.randn(8, generator=draw), torch.randn(9, generator=draw)).flatten(),
+                               torch.zeros(6)]).expand(3, -1))
+    low.memory.zero_()
+    low.find()
+    assert torch.allclose(mean[0, :72], gradients[0, :72], atol=1e-5)
+    basis = orthonormal(torch.randn(9, 3, generator=draw))
+    assert torch.allclose(basis.t() @ basis, torch.eye(3), atol=1e-6)
+
+
+def test_powersgd_trains(images):
+    _, events = trained(2, "--algorithm", "powersgd", "--rank", 1, *ADAMW[2:], "--data", images)
+    assert events[-1]["ratio"] > 50
+
+
+def test_singular_values_come_near_one():
+    for shape in ((3, 6, 20), (3, 20, 6)):
+        values = torch.linalg.svdvals(orthogonalised(torch.randn(shape, generator=torch.Generator().manual_seed(2))))
+        assert values.min() > 0.6 and values.max() < 1.3
+
+
+def test_draws_are_those_of_the_trainer():
+    """Numbers of C++'s seed_seq and mt19937_64; each sample comes once an epoch."""
+    assert draws.numbers((7, 0, 3, 0), 1001)[-1] == 16306657682384728478
+    order = draws.order_of(10, 5, 2, 2, 1)
+    assert order.shape == (5, 2, 2) and len(set(order[:2].flatten())) == 8 and (order[0] != order[2]).any()
+
+
+@pytest.mark.parametrize("words, said", [
+    (("--algorithm", "ps", "--model", "lenet"), "--algorithm"), ((*LENET, "--augment", "crop"), "does not know --augment crop"),
+    ((*LENET, "--vote"), "does not know --vote"), ((*LENET, "--local-steps", 2), "--local-steps: goes with --algorithm local"),
+    ((*LENET, "--second-moment", "factored"), "--second-moment: goes with --optimizer adam, adamw, not with sgd"),
+    ((*LENET, "--squares-every", 2), "--squares-every: goes with"), ((*LENET, "--beta1", 0.5), "--beta1: goes with"),
+    ((*LENET, "--steps", 0), "--steps: 0 is below 1"), (("--algorithm", "powersgd", "--model", "lenet", "--codec", "sign"), "--codec")])
+def test_what_is_refused(words, said):
+    with pytest.raises(Refusal, match=said):
+        parsed(words, 2)
+
+
+def test_a_training_that_diverges(images):
+    with pytest.raises(Refusal, match="the loss at step [0-9]+ is (nan|inf): the training diverged"):
+        trained(2, *LENET, "--lr", 1e30, "--data", images)
+
+
+def series_of(folder, images, seeds=(1, 2), until=None):
+    options = types.SimpleNamespace(keep=str(folder), simulate=1, until=until, seeds=seeds, data=images, quick=False, hostfile=None)
+    words = ("--algorithm", "allgather", "--model", "lenet", "--batch", 2)
+    rows = [Row("good", 2, 2, 2, words), Row("bad", 2, 2, 2, (*words, "--lr", 1e30))]
+    return Series(options, rows).run_all()
+
+
+def test_a_series_goes_on(images, tmp_path, capfd):
+    """Trainings that ended are kept, one that failed does not stop the others, and without time none begins."""
+    found = series_of(tmp_path, images, until=-1)
+    assert [outcome.failed for outcome in found.values()] == [NOT_TRAINED, NOT_TRAINED] and not list(tmp_path.iterdir())
+    found = series_of(tmp_path, images)
+    assert found["good"].failed == "" and "diverged" in found["bad"].failed
+    assert [run[0]["seed"] for run in found["good"].runs] == [1, 2]
+    assert len(list(tmp_path.iterdir())) == 2
+    one = sorted(tmp_path.iterdir())[0]
+    kept = json.loads(one.read_text())["events"]
+    assert [event["event"] for event in kept] == ["start", "evaluation", "evaluation", "end"]
+    one.unlink()
+    capfd.readouterr()
+    again = series_of(tmp_path, images)
+    assert "4 trainings, 1 of them kept" in capfd.readouterr().out
+    scores = [[run[-1]["loss"] for run in outcome.runs] for outcome in (found["good"], again["good"])]
+    assert scores[0] == scores[1]
