@@ -9,6 +9,8 @@ import json
 import sys
 import traceback
 
+import torch
+
 from simulated import Refusal
 from simulated.training import Training, f32_as_it_is
 
@@ -29,7 +31,8 @@ def main():
             traceback.print_exc()
             tell({"event": "failed", "why": f"{type(error).__name__}: {error}"})
             return 1
-        gc.collect()  # a graph and its memory
+        gc.collect()
+        torch.cuda.empty_cache()  # graphs keep memory of their own, which other processes need
     return 0
 
 

@@ -17,7 +17,7 @@ def orthonormal(p):
             for known in columns:
                 column = column - (column @ known) * known
         left = column.norm()
-        columns.append(torch.where(left > ROUNDING * before, column / left, 0))
+        columns.append(torch.where(left > ROUNDING * before, column / left, torch.zeros_like(column)))
     return torch.stack(columns, 1).float()
 
 

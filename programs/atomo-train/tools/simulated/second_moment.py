@@ -37,15 +37,15 @@ class Told:
         """Two vectors whose outer product is the root of a layer's second moment. `weight`: of the means' first steps."""
         rows, columns = self.means.split(self.sides)[2 * number:2 * number + 2]
         one, average, _ = self.sums[:, number].unbind()
-        ratio = torch.where(one > 0, (average / one).clamp(0.5 / self.workers, 1), 1)
+        ratio = torch.where(one > 0, (average / one).clamp(0.5 / self.workers, 1), torch.ones_like(one))
         mean = rows.mean()
-        common = torch.where(mean > 0, ratio / (mean * weight), 0)
+        common = torch.where(mean > 0, ratio / (mean * weight), torch.zeros_like(mean))
         return rows.sqrt(), (common * columns).sqrt()
 
     def share(self, number):
         """Of the decoded average's squares, those that are the average's."""
         _, average, decoded = self.sums[:, number].unbind()
-        return torch.where(decoded > 0, average / decoded, 1)
+        return torch.where(decoded > 0, average / decoded, torch.ones_like(decoded))
 
 
 class SquaresExchange:
