@@ -218,8 +218,8 @@ __device__ inline bool read_stream(const Stream& stream, bool second, Output& ou
     const std::uint32_t read_end = left < all ? static_cast<std::uint32_t>(left) : all;
     stage(stream, round, (read_end + 31) / 32 + kWordsBehind, memory.staged);
     __syncthreads();
-    Stretch own{32 * stretch * threadIdx.x, 32 * stretch * (threadIdx.x + 1)};
-    own.read_end = read_end < own.end ? read_end : own.end;
+    const std::uint32_t end = 32 * stretch * (threadIdx.x + 1);
+    Stretch own{end - 32 * stretch, end, read_end < end ? read_end : end};
     const std::uint32_t left_over = agree(words, own, memory);
     std::uint32_t total;
     const std::uint32_t first = place + places_before(own.places, memory, total);
