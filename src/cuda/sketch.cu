@@ -127,7 +127,9 @@ std::uint64_t partial_values(const MatrixShape& shape, std::uint32_t rank) {
   const auto floats = [&](std::uint64_t stretches, std::uint64_t length) {
     return stretches == 1 ? 0 : divide_up(stretches * rank * length, 2);
   };
-  const std::uint64_t stretches = cut_of(shape.longer(), kGramStretch).count;
+  // Of the two sides the longer one may have fewer stretches.
+  const std::uint64_t stretches =
+      std::max(cut_of(rows, kGramStretch).count, cut_of(columns, kGramStretch).count);
   const std::uint64_t gram = stretches == 1 ? 0 : stretches * rank * rank;
   return std::max({floats(most_starts(columns), rows),
                    floats(cut_of(columns, kProductStretch).count, rows),

@@ -14,6 +14,7 @@ class Replay:
         self.work = work
         if device.type != "cuda":
             return
+        self.kept = work, state  # a graph has addresses of tensors, and does not keep them
         before = [tensor.clone() for tensor in state]
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
