@@ -298,6 +298,11 @@ __device__ __forceinline__ void multiply_in_place(std::uint32_t count, std::uint
   __syncthreads();
 }
 
+/// What a number of a column gets added: a column of one entry is multiplied by 1, which makes 0 of -0.
+[[nodiscard]] __device__ __forceinline__ float zero_of(const Stack& stack) {
+  return stack.height == 1 ? 0.0f : -0.0f;
+}
+
 /// By a whole block: the stack's rows times the basis, their sums folded down the columns and turned, so that
 /// each column is a row of the memory.
 __device__ __forceinline__ void multiply_and_turn(const Stack& stack, TileMemory& memory) {
@@ -309,6 +314,7 @@ __device__ __forceinline__ void multiply_and_turn(const Stack& stack, TileMemory
   float sum[kOwn][4];
   multiply(memory, part, row, sum);
   fold<false>(own.folds, sum);
+  const float zero = zero_of(stack);
   __syncthreads();
 #pragma unroll
   for (unsigned k = 0; k < kOwn; ++k) {
@@ -316,7 +322,7 @@ __device__ __forceinline__ void multiply_and_turn(const Stack& stack, TileMemory
     float* const to = memory.numbers + part.place * kPitch + memory.down.position[own.entry[k]];
 #pragma unroll
     for (unsigned c = 0; c < 4; ++c) {
-      if (c < part.count) to[c * kPitch] = stack.height == 1 ? sum[k][c] + 0.0f : sum[k][c];
+      if (c < part.count) to[c * kPitch] = sum[k][c] + zero;
     }
   }
 }
@@ -335,6 +341,7 @@ __device__ __forceinline__ void unfold_and_turn(const Stack& stack, TileMemory& 
       x[turn][k][0] = memory.numbers[column * kPitch + memory.down.position[own.entry[k]]];
     fold<true>(own.folds, x[turn]);
   }
+  const float zero = zero_of(stack);
   __syncthreads();
 #pragma unroll
   for (unsigned turn = 0; turn < kTurns; ++turn) {
@@ -343,7 +350,7 @@ __device__ __forceinline__ void unfold_and_turn(const Stack& stack, TileMemory& 
     const std::uint32_t to = memory.across.position[column];
 #pragma unroll
     for (unsigned k = 0; k < kOwn; ++k) {
-      if (own.has(k)) memory.numbers[own.entry[k] * kPitch + to] = x[turn][k][0];
+      if (own.has(k)) memory.numbers[own.entry[k] * kPitch + to] = x[turn][k][0] + zero;
     }
   }
 }
