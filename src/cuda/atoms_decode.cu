@@ -275,8 +275,9 @@ FormsJob forms_job(const LayerPlan& layer, std::uint32_t number) {
   job.chooses = layer.kind.method == MethodId::automatic ? 1 : 0;
   const bool matrix = format::is_matrix(layer.kind.shape);
   const MatrixShape view =
-      matrix ? format::matrix_view(layer.kind.shape)
-             : MatrixShape{static_cast<std::size_t>(divide_up(layer.n, kTileLines)), kTileLines};
+      matrix
+          ? format::matrix_view(layer.kind.shape)
+          : MatrixShape{static_cast<std::size_t>(divide_up(layer.n, kVectorStride)), kVectorStride};
   job.rows = view.rows;
   job.columns = view.columns;
   return job;
@@ -292,7 +293,7 @@ class AtomsDecodePlanner {
         outer_(layout, counts.pairs, kMessagesOfTurn),
         chunks_(layout, counts.jobs),
         forms_(layout, counts.apart),
-        forms_tiles_(layout, counts.apart),
+        forms_squares_(layout, counts.apart),
         layout_(layout) {}
 
   void add(const LayerPlan& layer, std::uint32_t number) {
@@ -300,7 +301,7 @@ class AtomsDecodePlanner {
     visit_atoms(layer, [&](const LayerAtoms& of) { add(of, number, layer.n, forms); });
     if (!keeps_apart(layer)) return;
     forms_.add(forms);
-    forms_tiles_.add(tiles_of({forms.rows, forms.columns}));
+    forms_squares_.add(outer_tiles({forms.rows, forms.columns}));
   }
 
   void finish(DecodePlan& plan) {
@@ -310,7 +311,7 @@ class AtomsDecodePlanner {
             turns_,
             outer_.finish(),
             forms_.table(),
-            forms_tiles_.split(),
+            forms_squares_.split(),
             chunks_.split(),
             {layout_.call_scratch<std::uint16_t>(duos_ * kDecodedTogether),
              layout_.call_scratch<std::uint64_t>(tiles_ * kDecodedTogether), duos_, tiles_}};
@@ -374,7 +375,7 @@ class AtomsDecodePlanner {
   OuterPlanner outer_;
   SplitMaker chunks_;
   TableMaker<FormsJob> forms_;
-  SplitMaker forms_tiles_;
+  SplitMaker forms_squares_;
   Layout& layout_;
   std::uint64_t duos_ = 0, tiles_ = 0;
   bool turns_ = false;

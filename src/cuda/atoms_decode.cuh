@@ -56,7 +56,7 @@ struct FormsJob {
   static constexpr std::uint32_t kNone = ~0u;
   static constexpr unsigned kForms = 3;  ///< but for coordinates
   std::uint64_t n = 0;
-  std::uint64_t rows = 0, columns = 0;  ///< of a tensor that is no matrix: lines of 64 entries
+  std::uint64_t rows = 0, columns = 0;  ///< of a tensor that is no matrix: lines of 32 entries
   std::uint64_t row_length = 1;         ///< of the atoms that are rows
   std::uint32_t layer = 0;
   std::uint32_t chooses = 0;                           ///< 1: messages say which form it is
@@ -73,8 +73,8 @@ struct DecodePlan {
   bool turns = false;     ///< some jobs have contents that are not decoded together
   OuterPlan outer;
   Table<FormsJob> forms;
-  Split forms_tiles;  ///< of `forms`
-  Split chunks;       ///< units of kChunksOfUnit chunks, of jobs that are
+  Split forms_squares;  ///< of `forms`: squares of kSide x kSide entries
+  Split chunks;         ///< units of kChunksOfUnit chunks, of jobs that are
   DuoRoom room;
   [[nodiscard]] bool empty() const { return fill.jobs == 0; }
 };

@@ -6,21 +6,21 @@
 /// v = f32(s * scale) + rest, as low_rank.cu has it, rest 0 in rows that are not sent; of blocks and rows v is
 /// what was kept apart, where the atom is kept, and of coordinates it is so everywhere.
 ///
-/// Mapping. A block owns a tile of 64 rows by 64 columns (tile_product.cuh), and adds one message of the turn
-/// after the other to it: of a sketch a thread has 8 neighbouring columns of 4 rows, of values 4 of 8.
-/// A tensor that is no matrix is one of 64 columns.
+/// Mapping. A warp owns a square of 32 x 32 entries, a lane 8 rows of 4 columns, and adds one message of the
+/// turn after the other to it: sums of pairs stay in registers, and with those of the tensor too an SM
+/// would have a third fewer warps. A tensor that is no matrix is one of 32 columns.
 ///
 /// Traffic in bytes an entry: 8 for the tensor, from the second message of a turn on from the L2 cache, and
-/// 4 a message for those of its entries that are sent by themselves; vectors come from the caches, 1/8 byte an
-/// entry and pair.
+/// 4 a message for those of its entries that are sent by themselves; vectors come from the caches, 1/4 byte an
+/// entry and pair. The instructions are those of the pairs' sums, 1.3 a product.
 ///
-/// Shared memory: 8,704 bytes. Determinism: every entry is one thread's, in order of messages and of pairs.
-/// Alignment: vectors stand at multiples of 128 bytes, and so do the values of a layer; y is aligned to its
-/// entries, and 16 bytes are read and written at once where it allows it.
+/// Shared memory: none. Determinism: every entry is one lane's, in order of messages and of pairs.
+/// Alignment: vectors stand at multiples of 128 bytes and are filled up with zeros, and so do the values of
+/// a layer; y is aligned to its entries, and 16 bytes are read and written at once where it allows it.
 
 #include "cuda/atoms_decode.cuh"
 #include "cuda/entries.cuh"
-#include "cuda/tile_product.cuh"
+#include "cuda/outer_square.cuh"
 
 namespace atomo::cuda::atoms {
 namespace {
@@ -33,130 +33,155 @@ struct KeptAtoms {
   [[nodiscard]] __device__ bool has(std::uint64_t atom) const {
     return classes != nullptr && atom < atoms && classes[atom] != 0;
   }
-};
-
-constexpr unsigned kFour = 4;
-constexpr std::uint32_t kAllFour = (1u << kFour) - 1;
-
-/// Four neighbouring entries of a row, those in the bits of `there`, which are all that a load or a sum
-/// touches.
-struct Four {
-  std::uint64_t row, column, first;  ///< first: number of the entry
-  std::uint32_t there;
-
-  /// Those that are the tensor's.
-  __device__ Four(const FormsJob& job, std::uint64_t row_of, std::uint64_t column_of)
-      : row(row_of), column(column_of), first(row_of * job.columns + column_of) {
-    const std::uint64_t behind = row < job.rows && column < job.columns && first < job.n
-                                     ? min(job.columns - column, job.n - first)
-                                     : 0;
-    there = behind < kFour ? (1u << behind) - 1 : kAllFour;
-  }
-
-  __device__ void load(const float* from, float (&v)[kFour]) const {
-    const float* const at = from + first;
-    if (is_whole(at)) {
-      const float4 four = *reinterpret_cast<const float4*>(at);
-      v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
-      return;
-    }
+  /// A bit for each of the lane's rows, which are atoms; `whole`: all of these are there.
+  [[nodiscard]] __device__ std::uint32_t rows(std::uint64_t first, bool whole) const {
+    std::uint32_t rows = 0;
+    if (classes == nullptr) return rows;
+    const std::uint8_t* const of = in_one(classes + first);
 #pragma unroll
-    for (unsigned c = 0; c < kFour; ++c) v[c] = (there >> c & 1u) != 0 ? at[c] : 0.0f;
-  }
-  __device__ void add_to(float* y, const float (&v)[kFour], float alpha) const {
-    const DecodeInto into{true, alpha};
-    float* const at = y + first;
-    if (is_whole(at)) {
-      float4 four = *reinterpret_cast<const float4*>(at);
-      put(&four.x, v[0], into);
-      put(&four.y, v[1], into);
-      put(&four.z, v[2], into);
-      put(&four.w, v[3], into);
-      *reinterpret_cast<float4*>(at) = four;
-      return;
-    }
-#pragma unroll
-    for (unsigned c = 0; c < kFour; ++c) {
-      if ((there >> c & 1u) != 0) put(at + c, v[c], into);
-    }
-  }
-  /// Leaves those out whose atom is not kept. Four entries are of one atom, or of two.
-  __device__ void keep(const KeptAtoms& kept, std::uint64_t columns) {
-    if (there == 0) return;
-    const std::uint64_t atom = kept.length == AtomLayout::kBlock ? first / AtomLayout::kBlock
-                               : kept.length == columns          ? row
-                                                                 : first / kept.length;
-    const std::uint64_t left = (atom + 1) * kept.length - first;
-    const std::uint32_t own = left < kFour ? (1u << left) - 1 : kAllFour;
-    there &=
-        (kept.has(atom) ? own : 0) | (own != kAllFour && kept.has(atom + 1) ? kAllFour & ~own : 0);
-  }
-
- private:
-  [[nodiscard]] __device__ bool is_whole(const float* at) const {
-    return there == kAllFour && reinterpret_cast<std::uintptr_t>(at) % 16 == 0;
+    for (unsigned r = 0; r < kOwnRows; ++r)
+      rows |= (whole || first + r < atoms) && of[r] != 0 ? 1u << r : 0u;
+    return rows;
   }
 };
 
-/// A block's part of a layer, and what is added to.
-struct FormsTile {
-  const FormsJob& job;
-  std::uint64_t row, column;  ///< its first
-  float* y;
-  float alpha;
+/// Entries that a lane owns. Where they are whole, all of them are there and stand at multiples of 16
+/// bytes.
+class LaneSquare {
+ public:
+  __device__ LaneSquare(const FormsJob& job, const LanePlace& place, float* y, float alpha)
+      : job_(job),
+        place_(place),
+        first_(place.row * job.columns + place.column),
+        y_(y + first_),
+        into_{true, alpha} {
+    const std::uint64_t last = first_ + (kOwnRows - 1) * job.columns;
+    whole_ = place.row + kOwnRows <= job.rows && place.column < job.columns &&
+             last + kOwnColumns <= job.n && job.columns % kOwnColumns == 0 &&
+             reinterpret_cast<std::uintptr_t>(y) % 16 == 0;
+  }
 
-  /// Adds the pairs' sums of a message on top of its rows, those that are kept.
-  __device__ void add_sketch(const Frame& frame, const DecodePlan& plan, std::uint32_t slot,
-                             const KeptAtoms& kept) const {
-    const OuterJob& outer = frame(plan.outer.jobs)[job.outer];
-    const OuterState& state = frame(plan.outer.states)[job.outer];
-    const bool wide = outer.rows <= outer.columns;
-    const auto vectors = [&](CallScratch<float> of, std::uint64_t length) {
-      const std::uint64_t stride = vector_stride(length);
-      return Operand<float>{frame(of) + slot * outer.pairs * stride, stride, length, false};
-    };
-    const auto right = vectors(wide ? outer.longer : outer.shorter, outer.columns);
-    const auto left = vectors(wide ? outer.shorter : outer.longer, outer.rows);
-    const auto scale = static_cast<float>(state.scale);
-    const float* const apart = frame.apart(job.layer, slot);
-    bool infinite = false;
-    multiply_tile<float>(right, left, {column, row, 0, state.count},
-                         [&](std::uint64_t of_row, std::uint64_t first, const float(&sums)[8]) {
-                           const bool has_row = kept.has(of_row);
-#pragma unroll
-                           for (unsigned i = 0; i < 8; i += kFour) {
-                             const Four four(job, of_row, first + i);
-                             float v[kFour] = {};
-                             if (has_row) four.load(apart, v);
-#pragma unroll
-                             for (unsigned c = 0; c < kFour; ++c) {
-                               v[c] = sums[i + c] * scale + v[c];
-                               infinite = infinite || is_infinite(v[c]);  // 0 beyond the matrix
-                             }
-                             four.add_to(y, v, alpha);
-                           }
-                         });
-    if (infinite) frame.notice(Status::overflow);
+  [[nodiscard]] __device__ bool whole() const { return whole_; }
+  /// Adds the pairs' sums of a message on top of its rows, those that are kept; whether one is infinite.
+  __device__ bool add_sketch(const float (&sum)[kOwnRows][kOwnColumns], float scale,
+                             const float* apart, std::uint32_t kept) const {
+    return whole_ ? add_on_rows<true>(sum, scale, apart, kept)
+                  : add_on_rows<false>(sum, scale, apart, kept);
   }
   /// Adds what stands apart of atoms that are kept, or everywhere.
   __device__ void add_values(const float* apart, const KeptAtoms& kept, bool everywhere) const {
-    constexpr unsigned kAcross = kTileLines / kFour, kRows = kTileThreads / kAcross;
-#pragma unroll
-    for (unsigned r = threadIdx.x / kAcross; r < kTileLines; r += kRows) {
-      Four four(job, row + r, column + kFour * (threadIdx.x % kAcross));
-      if (!everywhere) four.keep(kept, job.columns);
-      if (four.there == 0) continue;
-      float v[kFour];
-      four.load(apart, v);
-      four.add_to(y, v, alpha);
+#pragma unroll 1
+    for (unsigned r = 0; r < kOwnRows; ++r) {
+      const std::uint64_t row = r * job_.columns;
+      const std::uint32_t there = everywhere ? kAllColumns : kept_columns(kept, r);
+      float v[kOwnColumns];
+      if (whole_ && there == kAllColumns) {
+        load<true>(apart + first_ + row, r, v);
+        put<true>(y_ + row, r, v, there);
+      } else if (there != 0) {
+        load<false>(apart + first_ + row, r, v);
+        put<false>(y_ + row, r, v, there);
+      }
     }
   }
+
+ private:
+  static constexpr std::uint32_t kAllColumns = (1u << kOwnColumns) - 1;
+
+  /// Whether the lane's entry is the tensor's.
+  [[nodiscard]] __device__ bool has(unsigned r, unsigned c = 0) const {
+    return place_.row + r < job_.rows && place_.column + c < job_.columns &&
+           first_ + r * job_.columns + c < job_.n;
+  }
+  /// The lane's entries of row r, which `from` points to; those that are not there are 0.
+  template <bool kWhole>
+  __device__ void load(const float* from, unsigned r, float (&v)[kOwnColumns]) const {
+    if constexpr (kWhole) {
+      const float4 four = load_four(from);
+      v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
+    } else {
+#pragma unroll
+      for (unsigned c = 0; c < kOwnColumns; ++c) v[c] = has(r, c) ? from[c] : 0.0f;
+    }
+  }
+  /// Adds to the entries of row r, which `to` points to, those in the bits of `there`.
+  template <bool kWhole>
+  __device__ void put(float* to, unsigned r, const float (&v)[kOwnColumns],
+                      std::uint32_t there) const {
+    if constexpr (kWhole) {
+      float4 four = load_four(to);
+      cuda::put(&four.x, v[0], into_);
+      cuda::put(&four.y, v[1], into_);
+      cuda::put(&four.z, v[2], into_);
+      cuda::put(&four.w, v[3], into_);
+      *reinterpret_cast<float4*>(to) = four;
+    } else {
+#pragma unroll
+      for (unsigned c = 0; c < kOwnColumns; ++c) {
+        if ((there >> c & 1u) != 0 && has(r, c)) cuda::put(to + c, v[c], into_);
+      }
+    }
+  }
+  template <bool kWhole>
+  __device__ bool add_on_rows(const float (&sum)[kOwnRows][kOwnColumns], float scale,
+                              const float* apart, std::uint32_t kept) const {
+    bool infinite = false;
+    const float* from = apart + first_;
+    float* to = y_;
+#pragma unroll
+    for (unsigned r = 0; r < kOwnRows; ++r) {
+      float v[kOwnColumns] = {};
+      if ((kept >> r & 1u) != 0) load<kWhole>(from, r, v);
+#pragma unroll
+      for (unsigned c = 0; c < kOwnColumns; ++c) {
+        v[c] = sum[r][c] * scale + v[c];
+        infinite = infinite || is_infinite(v[c]);  // 0 beyond the matrix
+      }
+      put<kWhole>(to, r, v, kAllColumns);
+      from = in_one(from + job_.columns);
+      to = in_one(to + job_.columns);
+    }
+    return infinite;
+  }
+  /// A bit for each of the lane's columns of row r.
+  [[nodiscard]] __device__ std::uint32_t kept_columns(const KeptAtoms& kept, unsigned r) const {
+    if (!has(r)) return 0;
+    const std::uint64_t i = first_ + r * job_.columns;
+    const std::uint64_t atom = kept.length == AtomLayout::kBlock ? i / AtomLayout::kBlock
+                               : kept.length == job_.columns     ? place_.row + r
+                                                                 : i / kept.length;
+    // A lane's columns are of one atom, or of two.
+    const std::uint64_t left = (atom + 1) * kept.length - i;
+    const std::uint32_t own = left < kOwnColumns ? (1u << left) - 1 : kAllColumns;
+    return (kept.has(atom) ? own : 0) |
+           (own != kAllColumns && kept.has(atom + 1) ? kAllColumns & ~own : 0);
+  }
+
+  const FormsJob& job_;
+  LanePlace place_;
+  std::uint64_t first_;  ///< the lane's first entry
+  float* y_;             ///< of that
+  DecodeInto into_;
+  bool whole_;
 };
 
+/// A sketch, whose rows are the matrix's.
+__device__ void add_sketch(const Frame& frame, const DecodePlan& plan, const FormsJob& job,
+                           const LanePlace& place, std::uint32_t slot, const KeptAtoms& kept,
+                           const LaneSquare& square) {
+  const OuterJob& outer = frame(plan.outer.jobs)[job.outer];
+  const OuterState& state = frame(plan.outer.states)[job.outer];
+  float sum[kOwnRows][kOwnColumns] = {};
+  sum_square(LaneVectors(frame, outer, place, slot), state.count, sum,
+             [](float s, float l, float r) { return fmaf(l, r, s); });
+  if (square.add_sketch(sum, static_cast<float>(state.scale), frame.apart(job.layer, slot),
+                        kept.rows(place.row, square.whole())))
+    frame.notice(Status::overflow);
+}
+
 /// Message `slot` of a turn.
-__device__ void add_message(const Frame& frame, const DecodePlan& plan, std::uint32_t slot,
-                            const FormsTile& tile) {
-  const FormsJob& job = tile.job;
+__device__ void add_message(const Frame& frame, const DecodePlan& plan, const FormsJob& job,
+                            const LanePlace& place, std::uint32_t slot, const LaneSquare& square) {
   const LayerState& layer = frame.layer(job.layer);
   if (layer.decodes == 0) return;
   const std::uint32_t form = form_of(layer);
@@ -171,26 +196,24 @@ __device__ void add_message(const Frame& frame, const DecodePlan& plan, std::uin
     kept.atoms = body.atoms;
     const bool blocks = job.chooses != 0 && form == format::kBlocksForm;
     kept.length = blocks ? AtomLayout::kBlock : job.row_length;
-    if (form == job.sketch) return tile.add_sketch(frame, plan, slot, kept);
+    if (form == job.sketch) return add_sketch(frame, plan, job, place, slot, kept, square);
     if (!stands) return;
   }
-  tile.add_values(frame.apart(job.layer, slot), kept, everywhere);
+  square.add_values(frame.apart(job.layer, slot), kept, everywhere);
 }
 
-__global__ void __launch_bounds__(kTileThreads)
-    add_forms(const Frames frames, const DecodePlan plan, const MessageRange turn,
-              const float alpha) {
-  const UnitOf at = find_unit(frames.first, plan.forms_tiles, blockIdx.x);
+__global__ void add_forms(const Frames frames, const DecodePlan plan, const MessageRange turn,
+                          const float alpha) {
+  const UnitOf at = unit_of_warp(frames.first, plan.forms_squares);
+  if (!at) return;
   const FormsJob& job = frames.first(plan.forms)[at.job];
   float* const y = frames.first.layer(job.layer).y;
   if (y == nullptr) return;
-  const std::uint64_t tiles = divide_up(job.columns, kTileLines);
-  const FormsTile tile{job, at.index / tiles * kTileLines, at.index % tiles * kTileLines, y, alpha};
+  const LanePlace place = place_of_lane(at.index, job.columns);
+  const LaneSquare square(job, place, y, alpha);
 #pragma unroll 1
-  for (std::uint32_t slot = 0; slot < turn.count; ++slot) {
-    add_message(frames[turn.first + slot], plan, slot, tile);
-    __syncthreads();  // the next message's forms may give an entry to another thread
-  }
+  for (std::uint32_t slot = 0; slot < turn.count; ++slot)
+    add_message(frames[turn.first + slot], plan, job, place, slot, square);
 }
 
 }  // namespace
@@ -198,8 +221,7 @@ __global__ void __launch_bounds__(kTileThreads)
 void add_apart(const Frames& frames, const MessageRange& turn, const DecodePlan& plan,
                DecodeInto into, Queue& queue) {
   if (!into.add) return;
-  queue.launch_blocks(add_forms, plan.forms_tiles.units, kTileThreads, 0, frames, plan, turn,
-                      into.alpha);
+  queue.launch_warps(add_forms, plan.forms_squares.units, frames, plan, turn, into.alpha);
 }
 
 }  // namespace atomo::cuda::atoms

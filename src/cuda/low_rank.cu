@@ -18,6 +18,7 @@
 
 #include "cuda/entries.cuh"
 #include "cuda/outer.cuh"
+#include "cuda/tile_product.cuh"
 
 namespace atomo::cuda {
 namespace {
@@ -66,6 +67,10 @@ __global__ void __launch_bounds__(kTileThreads) put_pairs_on_rows(Frame frame, O
 }
 
 }  // namespace
+
+std::uint64_t low_rank_tiles(const MatrixShape& shape) {
+  return divide_up(shape.rows, kTileLines) * divide_up(shape.columns, kTileLines);
+}
 
 void put_low_rank(const Frame& frame, const OuterPlan& plan, Queue& queue) {
   queue.launch_blocks(put_pairs_on_rows, plan.sketch_tiles.units, kTileThreads, 0, frame, plan);

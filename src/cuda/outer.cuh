@@ -5,7 +5,6 @@
 /// are decoded by atoms_decode.cu, those of the method factors by factors_decode.cu.
 
 #include "cuda/frame.cuh"
-#include "cuda/tile_product.cuh"
 #include "format/matrix.hpp"
 #include "format/pair_body.hpp"
 
@@ -39,12 +38,14 @@ struct OuterState {
 struct OuterPlan {
   Table<OuterJob> jobs;
   Split tiles;         ///< of the jobs that are no sketches: squares of the result
-  Split sketch_tiles;  ///< of those that are
+  Split sketch_tiles;  ///< of those that are: tiles
   Scratch<OuterState> states;
 };
 
 /// Squares of a result that `sum_outer_products` cuts it into.
 [[nodiscard]] std::uint64_t outer_tiles(const MatrixShape& shape);
+/// Tiles of a result that `put_low_rank` cuts it into.
+[[nodiscard]] std::uint64_t low_rank_tiles(const MatrixShape& shape);
 
 /// Plans sums for jobs added in order.
 class OuterPlanner {
@@ -69,7 +70,7 @@ class OuterPlanner {
         layout_.call_scratch<float>(messages_ * pairs.count * vector_stride(shape.longer()));
     jobs_.add(job);
     tiles_.add(sketch ? 0 : outer_tiles(shape));
-    sketch_tiles_.add(sketch ? tiles_of(shape) : 0);
+    sketch_tiles_.add(sketch ? low_rank_tiles(shape) : 0);
     return job;
   }
   /// Jobs so far.

@@ -14,7 +14,6 @@
 /// four values are read at once where the stride is a multiple of four.
 
 #include "cuda/gpu.cuh"
-#include "format/matrix.hpp"
 
 namespace atomo::cuda {
 
@@ -200,12 +199,7 @@ __device__ inline void multiply_strip(const First& first, const Second& second,
 
 }  // namespace tile
 
-/// Tiles that a matrix is cut into.
-[[nodiscard]] constexpr std::uint64_t tiles_of(const MatrixShape& shape) {
-  return divide_up(shape.rows, kTileLines) * divide_up(shape.columns, kTileLines);
-}
-
-/// By a block of kTileThreads, at one place of a kernel: calls `put(line of second, line of first, sums)` with
+/// By a block of kTileThreads, once a kernel: calls `put(line of second, line of first, sums)` with
 /// the sums of that and the seven lines of `first` behind it, some of which may not be there.
 template <typename Real, typename First, typename Second, typename Put>
 __device__ inline void multiply_tile(const First& first, const Second& second,
