@@ -37,15 +37,13 @@ struct OuterState {
 
 struct OuterPlan {
   Table<OuterJob> jobs;
-  Split tiles;         ///< of the jobs that are no sketches: squares of the result
-  Split sketch_tiles;  ///< of those that are: tiles
+  Split tiles;           ///< of the jobs that are no sketches: squares of the result
+  Split sketch_squares;  ///< of those that are
   Scratch<OuterState> states;
 };
 
 /// Squares of a result that `sum_outer_products` cuts it into.
 [[nodiscard]] std::uint64_t outer_tiles(const MatrixShape& shape);
-/// Tiles of a result that `put_low_rank` cuts it into.
-[[nodiscard]] std::uint64_t low_rank_tiles(const MatrixShape& shape);
 
 /// Plans sums for jobs added in order.
 class OuterPlanner {
@@ -55,7 +53,7 @@ class OuterPlanner {
       : layout_(layout),
         jobs_(layout, jobs),
         tiles_(layout, jobs),
-        sketch_tiles_(layout, jobs),
+        sketch_squares_(layout, jobs),
         messages_(messages) {}
 
   /// `job` without its shape and its vectors; returns it with them.
@@ -70,20 +68,20 @@ class OuterPlanner {
         layout_.call_scratch<float>(messages_ * pairs.count * vector_stride(shape.longer()));
     jobs_.add(job);
     tiles_.add(sketch ? 0 : outer_tiles(shape));
-    sketch_tiles_.add(sketch ? low_rank_tiles(shape) : 0);
+    sketch_squares_.add(sketch ? outer_tiles(shape) : 0);
     return job;
   }
   /// Jobs so far.
   [[nodiscard]] std::uint32_t count() const noexcept { return jobs_.count(); }
   [[nodiscard]] OuterPlan finish() noexcept {
-    return {jobs_.table(), tiles_.split(), sketch_tiles_.split(),
+    return {jobs_.table(), tiles_.split(), sketch_squares_.split(),
             layout_.zeroed<OuterState>(jobs_.count())};
   }
 
  private:
   Layout& layout_;
   TableMaker<OuterJob> jobs_;
-  SplitMaker tiles_, sketch_tiles_;
+  SplitMaker tiles_, sketch_squares_;
   std::uint32_t messages_;
 };
 

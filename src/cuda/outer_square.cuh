@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// A warp's square of a sum of outer products: what outer_products.cu and forms_add.cu share. A
-/// lane owns kOwnRows x kOwnColumns neighbouring entries.
+/// A warp's square of a sum of outer products: what outer_products.cu, low_rank.cu and forms_add.cu
+/// share. A lane owns kOwnRows x kOwnColumns neighbouring entries.
 
 #include "cuda/outer.cuh"
 
