@@ -72,8 +72,8 @@ struct LaneTile {
     value[half + l] = math::dequantise<float>(q1, j ^ math::kMateDither, of.step) * unrange;
   }
 
-  /// Pairs from l on whose words stand in the window behind one another, four at most and none of a code with
-  /// raw bits. Returns how many, fewer where one is escaped; `used`: their bits. The look-ups wait for each other,
+  /// Pairs from l on of a code without raw bits, whose words stand in the window behind one another, four at
+  /// most. Returns how many, fewer where one is escaped; `used`: their bits. The look-ups wait for each other,
   /// so nothing else stands between them.
   __device__ std::uint32_t read_words(std::uint64_t window, std::uint32_t l,
                                       std::uint32_t& used) const {
@@ -85,7 +85,7 @@ struct LaneTile {
       entry[k] = decode_table()[c.decode + (place | first_bits(window, c.limit))];
       window <<= entry[k] & 15u;
     }
-    bool stands = c.raw == 0;
+    bool stands = true;
     used = 0;
     for (unsigned k = 0; k < kWords; ++k) {
       const std::int32_t h0 = first_of(entry[k]), h1 = second_of(entry[k]);
@@ -99,21 +99,28 @@ struct LaneTile {
     return count;
   }
 
+  /// Reads a pair by itself; returns the bit behind it.
+  __device__ std::uint32_t read_pair(const WordStrand& strand, std::uint32_t l,
+                                     std::uint32_t bit) const {
+    const std::uint32_t j = level_of(l);
+    const DuoRead pair = get_duo(of.coding, of.escape_bits, j, strand.window(bit), strand.upward());
+    put(l, j, pair.q0, pair.q1);
+    return strand.moved(bit, pair.count);
+  }
+
   /// Reads the tile from `bit` on; returns the bit behind it. Lanes are not at the same pair: one that meets an
   /// escape takes a turn more, and the others do not go its way.
   __device__ std::uint32_t read(const WordStrand& strand, std::uint32_t bit) const {
+    if (of.coding.raw != 0) {
+      for (std::uint32_t l = 0; l < half; ++l) bit = read_pair(strand, l, bit);
+      return bit;
+    }
     for (std::uint32_t l = 0; l < half;) {
       std::uint32_t used;
       const std::uint32_t count = read_words(strand.window(bit), l, used);
       bit = strand.moved(bit, used);
       l += count;
-      if (count == kWords || l >= half) continue;
-      const std::uint32_t j = level_of(l);
-      const DuoRead pair =
-          get_duo(of.coding, of.escape_bits, j, strand.window(bit), strand.upward());
-      put(l, j, pair.q0, pair.q1);
-      bit = strand.moved(bit, pair.count);
-      ++l;
+      if (count < kWords && l < half) bit = read_pair(strand, l++, bit);
     }
     return bit;
   }

@@ -12,8 +12,8 @@
 /// eigenvalue, and leaves entries of about the square of that, f32's rounding, or the twelfth. Whatever has been
 /// reached is orthogonal to the rounding of f32, and what the pairs lack for that the residual has.
 ///
-/// Mapping. A block of 512 threads a layer. Elimination: a warp a row, a barrier a
-/// pivot, whose division the first warp has done. Rotations: a thread a pair's angle and its own entries; then a thread four entries where two
+/// Mapping. A block of 512 threads a layer. Elimination: a warp a row, a barrier and a division a
+/// pivot. Rotations: a thread a pair's angle and its own entries; then a thread four entries where two
 /// pairs meet, which are its own; two barriers a round. They are written down, and a second launch makes the
 /// eigenvectors of them: what they do to one entry of all vectors depends on no other, so a warp takes one
 /// through all rounds, a thread a pair, while its block of 8 fetches those that follow.
@@ -56,33 +56,21 @@ struct Rows {
   __device__ Real* operator[](std::uint32_t i) const { return at + std::uint64_t{i} * stride; }
 };
 
-/// One over a pivot, 0 where it is refused; `own` is its diagonal entry of the Gram matrix.
-__device__ double inverse_of(double pivot, double own) {
-  return pivot > kLeastPivot * own ? 1 / pivot : 0.0;
-}
-
-/// Leaves L^-1 before the pivots. `inverse`: room for one over each. The first warp takes the next pivot's row
-/// alone, so that its division goes on beside the other rows.
-__device__ void eliminate(const Rows<double>& rows, const double* gram, std::uint32_t rank,
-                          double* inverse) {
-  __syncthreads();
-  if (threadIdx.x == 0) inverse[0] = inverse_of(rows[0][0], gram[0]);
+/// Leaves L^-1 before the pivots.
+__device__ void eliminate(const Rows<double>& rows, const double* gram, std::uint32_t rank) {
   for (std::uint32_t k = 0; k < rank; ++k) {
-    __syncthreads();
     const double* const pivot = rows[k];
-    const double by = inverse[k];
-    const bool divides = threadIdx.x == 0 && k + 1 < rank;
-    const double next = divides ? gram[std::uint64_t{k + 1} * (rank + 1)] : 0.0;
-    const std::uint32_t step = warp_in_block() == 0 ? rank : kWarps - 1;
-    for (std::uint32_t i = k + 1 + warp_in_block(); i < rank && by != 0; i += step) {
-      double* const row = rows[i];
-      const double factor = row[k] * by;
-      __syncwarp();  // the factor's place is written to
-      for (std::uint32_t j = lane(); j < rank; j += kLanes)
-        row[j] = j == k ? -factor : row[j] - (factor * pivot[j]);
+    __syncthreads();
+    if (pivot[k] > kLeastPivot * gram[std::uint64_t{k} * rank + k]) {
+      const double inverse = 1 / pivot[k];
+      for (std::uint32_t i = k + 1 + warp_in_block(); i < rank; i += kWarps) {
+        double* const row = rows[i];
+        const double factor = row[k] * inverse;
+        __syncwarp();  // the factor's place is written to
+        for (std::uint32_t j = lane(); j < rank; j += kLanes)
+          row[j] = j == k ? -factor : row[j] - (factor * pivot[j]);
+      }
     }
-    __syncwarp();
-    if (divides) inverse[k + 1] = inverse_of(rows[k + 1][k + 1], next);
   }
   __syncthreads();
 }
@@ -94,9 +82,11 @@ __device__ void find_turn(const Rows<double>& rows, const double* gram, std::uin
     for (std::uint32_t column = lane(); column < rank; column += kLanes)
       rows[row][column] = gram[row * rank + column];
   }
-  eliminate(rows, gram, rank, scales);
-  for (std::uint32_t k = threadIdx.x; k < rank; k += kThreads)
-    scales[k] = scales[k] != 0 ? 1 / sqrt(rows[k][k]) : 0.0;
+  eliminate(rows, gram, rank);
+  for (std::uint32_t k = threadIdx.x; k < rank; k += kThreads) {
+    const double pivot = rows[k][k];
+    scales[k] = pivot > kLeastPivot * gram[k * rank + k] ? 1 / sqrt(pivot) : 0.0;
+  }
   __syncthreads();
   for (std::uint32_t row = warp_in_block(); row < rank; row += kWarps) {
     const double scale = scales[row];
@@ -115,8 +105,8 @@ __device__ void find_turn(const Rows<double>& rows, const double* gram, std::uin
 __global__ void __launch_bounds__(kThreads, 1)
     orthonormalise(Frame frame, SketchPlan plan, std::uint32_t iteration) {
   const SketchJob& job = frame(plan.jobs)[blockIdx.x];
+  if (iteration >= job.iterations) return;
   const std::uint32_t rank = sketch_rank(frame, job);
-  if (iteration >= job.iterations || rank == 0) return;
   auto& memory = shared<Elimination>();
   const double* const gram = frame(job.gram);
   double* const turn = frame(job.turn);
