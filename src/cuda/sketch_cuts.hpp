@@ -11,7 +11,7 @@
 namespace atomo::cuda {
 
 /// Terms of a sum that a unit takes, about.
-inline constexpr std::uint64_t kProductStretch = 384, kGramStretch = 64, kStartStretch = 1024;
+inline constexpr std::uint64_t kProductStretch = 384, kGramStretch = 128, kStartStretch = 1024;
 /// A sum has at most so many stretches, and adding them up stays little work.
 inline constexpr std::uint64_t kMostStretches = 128;
 

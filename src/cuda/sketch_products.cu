@@ -7,7 +7,7 @@
 /// and the turned vectors X W^T in f64.
 ///
 /// Mapping. A block a tile of 64 values of r vectors (64 vectors at a time), over a stretch of the
-/// sum: some 384 of its terms, 64 of a Gram matrix, more where there would be over 128 stretches;
+/// sum: some 384 of its terms, 128 of a Gram matrix, more where there would be over 128 stretches;
 /// in f32 up to 16 vectors are multiplied as narrow_product.cuh has it, to the same bits. All
 /// blocks of a launch do about the same work, whatever the matrices are. Stretches leave their sums
 /// in the workspace; a second launch adds them up in order, a warp some 4,096 of them.

@@ -69,32 +69,33 @@ __global__ void scale_and_start(Frame frame, SketchPlan plan) {
   float* const entries = frame(job.entries) + row * columns;
   const std::uint64_t begin = stretch * cut.depth;
   const std::uint64_t end = columns - begin < cut.depth ? columns : begin + cut.depth;
-  const std::uint32_t* shifts = frame(job.shifts) + begin / width;
+  const std::uint32_t* shift = frame(job.shifts) + begin / width;
+  const auto turns = static_cast<std::uint32_t>(width / rank);
   float sum = 0;
-  // A lane's column in several groups, then its next one: their loads are under way together.
+  // Four columns of the lane, in one group or in several, whose loads are under way together.
   constexpr unsigned kTogether = 4;
-  for (std::uint64_t group = begin; group < end; group += kTogether * width, shifts += kTogether) {
+  std::uint64_t group = begin;
+  for (std::uint32_t turn = 0, first = 0; group < end;) {
     std::uint64_t column[kTogether];
-    for (unsigned k = 0; k < kTogether; ++k) {
-      const std::uint64_t first = group + k * width;
-      const std::uint32_t shift = first < end ? shifts[k] % rank : 0;
-      column[k] = first + (vector < shift ? vector + rank - shift : vector - shift);
+    for (std::uint64_t& c : column) {
+      if (turn == 0 && group < end) {
+        const std::uint32_t own = turns == 1 ? *shift : *shift % rank;
+        first = vector < own ? vector + rank - own : vector - own;
+      }
+      c = group + std::uint64_t{turn} * rank + first;
+      if (++turn == turns) turn = 0, group += width, ++shift;
     }
-    for (std::uint64_t turn = 0; turn < width; turn += rank) {
-      float v[kTogether] = {}, weight[kTogether] = {};
-      for (unsigned k = 0; k < kTogether; ++k) {
-        const std::uint64_t c = column[k] + turn;
-        if (c >= end) continue;
-        v[k] = finite ? x(row * columns + c) : 0.0f;
-        weight[k] = weights[c];
-      }
-      for (unsigned k = 0; k < kTogether; ++k) {
-        const std::uint64_t c = column[k] + turn;
-        if (c >= end) continue;
-        const auto scaled = static_cast<float>(static_cast<double>(v[k]) * scale);
-        entries[c] = scaled;
-        sum = __fmaf_rn(scaled, weight[k], sum);
-      }
+    float v[kTogether] = {}, weight[kTogether] = {};
+    for (unsigned k = 0; k < kTogether; ++k) {
+      if (column[k] >= end) continue;
+      v[k] = finite ? x(row * columns + column[k]) : 0.0f;
+      weight[k] = weights[column[k]];
+    }
+    for (unsigned k = 0; k < kTogether; ++k) {
+      if (column[k] >= end) continue;
+      const auto scaled = static_cast<float>(static_cast<double>(v[k]) * scale);
+      entries[column[k]] = scaled;
+      sum = __fmaf_rn(scaled, weight[k], sum);
     }
   }
   float* const to = cut.count == 1

@@ -17,7 +17,7 @@ __device__ inline void add_stretches(const Real* partials, Real* whole, std::uin
   const std::uint64_t end = values - first < each ? values : first + each;
   for (std::uint64_t i = first + lane(); i < end; i += kLanes) {
     Real sum = partials[i];
-#pragma unroll 8
+#pragma unroll 16
     for (std::uint64_t k = 1; k < count; ++k) sum = sum + partials[k * values + i];
     whole[i] = sum;
   }
