@@ -8,8 +8,8 @@
 /// since the first time loses as many digits as the vectors are close to dependent.
 ///
 /// Eigenvectors: cyclic Jacobi rotations in f32. A sweep annihilates every pair of a tournament's
-/// rounds, whose pairs are disjoint. The last sweep is one that met no entry above 2^-12 of the largest
-/// eigenvalue, and leaves entries of about the square of that, f32's rounding, or the twelfth. Whatever has been
+/// rounds, whose pairs are disjoint. The last sweep is one that met no entry above 2^-14 of the largest
+/// eigenvalue, and leaves entries of about the square of that, below f32's rounding, or the twelfth. Whatever has been
 /// reached is orthogonal to the rounding of f32, and what the pairs lack for that the residual has.
 ///
 /// Mapping. A block of 512 threads a layer. Elimination: a warp a row, a barrier and a division a
@@ -36,7 +36,7 @@ namespace {
 
 constexpr unsigned kThreads = 512, kWarps = kThreads / kLanes;
 constexpr double kLeastPivot = 1e-13;
-constexpr float kNegligible = 0x1p-26f, kSmall = 0x1p-12f;
+constexpr float kNegligible = 0x1p-26f, kSmall = 0x1p-14f;
 
 // A block a layer: one on a multiprocessor is enough, which leaves registers for all that is at hand.
 
