@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arms of the experiments, trained at several rates: their command lines, what is shown of them, and a few steps of each."""
 
+import contextlib
+import io
+import json
 import pathlib
 import re
 import subprocess
@@ -15,7 +18,7 @@ from reproduce_commands import PNG, CommandTest
 from experiments import memories, memories_images, outer, second_moment
 from experiments.arms import Arm, Comparison, chosen, rows
 from experiments.messages import chunks_for, topk_for
-from experiments.reports import save_figure
+from experiments.reports import Report, figure, save_figure
 from experiments.series import Outcome
 from experiments.trainings import train
 
@@ -100,6 +103,18 @@ class ArmsTest(unittest.TestCase):
         self.assertEqual(chunks_for(0.141, "2"), "topk:chunk=4096,k=64,values=2")
         self.assertEqual(chunks_for(0.141, "sign", ",dct=64"), "topk:chunk=4096,k=69,values=sign,dct=64")
 
+    def test_what_telling_leaves(self):
+        self.assertEqual([second_moment.left_of(0.25, every) for every in (10, 5, 3, 2, 1)], [.245, .24, .2334, .2251, .2003])
+
+    def test_where_trainings_were_simulated(self):
+        """A report names the device that trained; the machine that reports need not be its own."""
+        options = types.SimpleNamespace(out=path("report"), seeds=[1])
+        for results, named in (({}, "machine"), ({"simulated_on": ["a GPU"]}, "simulated_on")):
+            with contextlib.redirect_stdout(io.StringIO()):
+                Report(options).publish("text", results, figure()[0])
+            written = json.loads(pathlib.Path(path("report.json")).read_text())
+            self.assertEqual([key for key in written if key in ("machine", "simulated_on")], [named])
+
     def test_command_lines(self):
         """Of every arm: options of the trainer with values, specs by the grammar, no two alike."""
         known = set(re.findall("^  (--[a-z0-9-]+)", subprocess.run([TRAINER, "--help"], capture_output=True, text=True,
@@ -133,11 +148,13 @@ class ArmsRunsTest(CommandTest):
         return {line["name"]: line["runs"][0][-1]["bytes_per_step"] for line in written["results"]}
 
     def test_second_moment(self):
-        _, written, table = self.command("second-moment", "--quick", "--arms", "uncompressed", "own", "factored", on=self.text)
+        _, written, table = self.command("second-moment", "--quick", "--arms", "uncompressed", "own", "factored", "paid",
+                                         on=self.text)
         size = self.sizes(written)
         self.assertEqual(list(size), ["uncompressed, rate 0.001", "own, 0.25 bits, rate 0.001",
-                                      "factored, 0.25 bits, rate 0.001"])
-        _, own, factored = size.values()
+                                      "factored, 0.25 bits, rate 0.001", "paid, told at every step, 0.25 bits, rate 0.001"])
+        _, own, factored, paid = size.values()
+        self.assertLess(abs(paid - own), 0.02 * own)
         self.assertLess(abs(factored - own - 20516 / 6), 0.02 * own)  # of six steps the first tells of squares
         self.assertRegex(table,
                          r"\| factored, 0\.25 bits +\| +`atomo:bits=0\.25` \| +[\d,]+ \| +[\d.]+ \| +0\.001 \| +\d\.\d{3} \|")

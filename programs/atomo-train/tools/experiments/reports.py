@@ -105,12 +105,14 @@ class Report:
                 f"decoded, but no network carries them. {', '.join(devices) or 'Nothing was trained'}, {self.began:%Y-%m-%d}.")
 
     def publish(self, text, results, drawn):
-        """OUT.md with `text`, OUT.json with `results` (a dictionary) and OUT.png with the figure `drawn`."""
+        """OUT.md with `text`, OUT.json with `results` (a dictionary) and OUT.png with the figure `drawn`. Results of simulated
+        trainings name their devices, which need not be of the machine that reports."""
         out = self.options.out
         pathlib.Path(out).parent.mkdir(parents=True, exist_ok=True)
         write(out + ".md", text + "\n")
+        where = {} if "simulated_on" in results else {"machine": machine()}
         data = json.dumps({
-            "date": self.began.isoformat(timespec="seconds"), "commit": self.commit, "machine": machine(),
+            "date": self.began.isoformat(timespec="seconds"), "commit": self.commit, **where,
             "options": {k: v for k, v in vars(self.options).items() if k not in ("trainer", "out", "keep", "until")}, **results,
         }, indent=1, default=str)
         write(out + ".json", data.replace(f"{ROOT}/", "") + "\n")

@@ -6,10 +6,12 @@ tells why one differs from the other: scaled, own times a number a layer that ta
 own's direction at factored's length, layer by layer; exact, an oracle, of the gradients as they were,
 whose bytes are not counted; bounded, factored with updates of at most 0.5, root mean square; often, factored with squares told at every step; longer,
 own with a second moment that decays by 0.9999 in place of 0.999; slower, factored with a first moment that decays by 0.95 in
-place of 0.9; shares, factored with budgets by each step's rate. adafactor and muon divide otherwise, so they also stand there without compression.
+place of 0.9; shares, factored with budgets by each step's rate; paid, factored with squares told at one step of so many (--every),
+whose bytes the gradients go without, so that the messages have the bytes of own. adafactor and muon divide otherwise, so they also stand there without compression.
 """
 
 import argparse
+import math
 
 from experiments.arms import Arm, add_arm_options, compare, shorten, uncompressed
 from experiments.series import run, series_options
@@ -33,13 +35,16 @@ AT_BITS = {
     "adafactor": ("--optimizer", "adafactor"),
     "muon": ("--optimizer", "muon"),
 }
+# Of the transformer: how many parameters it has, and the bytes of a step's telling (docs/second-moment.md).
+PARAMETERS, TOLD_BYTES = 3307264, 20516
 OTHERS = {f"uncompressed-{name}": AT_BITS[name] for name in ("adafactor", "muon")}
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arm_options(parser, ("uncompressed", *OTHERS, *AT_BITS), "0.001, 0.002 and 0.004", steps=300, batch=8)
+    add_arm_options(parser, ("uncompressed", *OTHERS, *AT_BITS, "paid"), "0.001, 0.002 and 0.004", steps=300, batch=8)
     parser.add_argument("--bits", type=float, nargs="+", default=[0.25], help="a parameter")
+    parser.add_argument("--every", type=int, nargs="+", default=[1], help="steps from one telling of squares to the next, of paid")
     options = series_options(parser, "second-moment")
     if options.quick:
         shorten(options, steps=6)
@@ -51,11 +56,22 @@ def common(options):
             "--warmup", options.steps // 6)
 
 
+def left_of(bits, every):
+    """Bits a parameter that telling squares at one step of `every` leaves for gradients, rounded down."""
+    return math.floor(1e4 * (bits - 8 * TOLD_BYTES / every / PARAMETERS)) / 1e4
+
+
+def paid(bits, every):
+    return Arm("paid", ("--codec", f"atomo:bits={left_of(bits, every):g}", *FACTORED, "--squares-every", every), RATES,
+               f"{bits:g} bits", f"told every {every} steps" if every > 1 else "told at every step")
+
+
 def arms(options):
     found = [uncompressed(RATES), *(Arm(name, ("--codec", UNCOMPRESSED, *more), RATES) for name, more in OTHERS.items())]
     for bits in options.bits:
         found += [Arm(name, ("--codec", f"atomo:bits={bits:g}", *more), RATES, f"{bits:g} bits")
                   for name, more in AT_BITS.items()]
+        found += [paid(bits, every) for every in options.every]
     return found
 
 
