@@ -19,7 +19,7 @@ set(left_out "*/DeviceModel.NonFiniteLayersAreLeftOut/")
 atomo_hostexec_cases(${tests}/device/test_device_model.cpp RELEASE "*/DeviceModel.GraphsReplay*/2" RANDOM ${each_policy_once}
   RACES "${left_out}0" "${left_out}1" "${left_out}4" "*/DeviceModel.AddsMessagesInRankOrder/3"
   MORE_RACES "${left_out}2" "${left_out}3")
-atomo_hostexec_cases(${tests}/device/test_device_tiles.cpp RANDOM "*/DeviceTilesOfModels.*/3" RACES "*/DeviceTilesOfModels.*/3")
+atomo_hostexec_cases(${tests}/device/test_device_tiles.cpp RANDOM "*/DeviceTilesOfModels.*/3")
 atomo_hostexec_cases(${tests}/device/test_device_sums.cpp RANDOM "DeviceSums.ValuesAreTheCpus*" RACES "DeviceSums.Damaged*")
 atomo_hostexec_cases(${tests}/device/test_device_add_all.cpp
   RANDOM "*/DeviceAddAll.SumsAreTheCpus*" "DeviceAddAllOfAModel.*" "DeviceVotes.AreTheCpus"
