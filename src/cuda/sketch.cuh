@@ -21,7 +21,7 @@ struct SketchPlaces {
 };
 
 /// A rotation of two vectors.
-struct SketchTurn {
+struct alignas(8) SketchTurn {
   float cosine, sine;
 };
 

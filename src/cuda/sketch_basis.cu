@@ -8,8 +8,8 @@
 /// since the first time loses as many digits as the vectors are close to dependent.
 ///
 /// Eigenvectors: cyclic Jacobi rotations in f32. A sweep annihilates every pair of a tournament's
-/// rounds, whose pairs are disjoint. The last sweep is one that met no entry above 2^-14 of the largest
-/// eigenvalue, and leaves entries of about the square of that, below f32's rounding, or the twelfth. Whatever has been
+/// rounds, whose pairs are disjoint. The last sweep is one that met no entry above 2^-16 of the largest
+/// eigenvalue, and leaves entries of about the square of that, or the twelfth. Whatever has been
 /// reached is orthogonal to the rounding of f32, and what the pairs lack for that the residual has.
 ///
 /// Mapping. A block of 512 threads a layer. Elimination: a warp a row, a barrier and a division a
@@ -36,7 +36,7 @@ namespace {
 
 constexpr unsigned kThreads = 512, kWarps = kThreads / kLanes;
 constexpr double kLeastPivot = 1e-13;
-constexpr float kNegligible = 0x1p-26f, kSmall = 0x1p-14f;
+constexpr float kNegligible = 0x1p-26f, kSmall = 0x1p-16f;
 
 // A block a layer: one on a multiprocessor is enough, which leaves registers for all that is at hand.
 
@@ -311,10 +311,13 @@ __global__ void __launch_bounds__(kVectorThreads) turn_eigenvectors(Frame frame,
   for (std::uint32_t begin = 0, r = 0; begin < rounds; begin += together) {
     const std::uint32_t end = begin + together < rounds ? begin + together : rounds;
     __syncthreads();
+#pragma unroll 1
     for (std::uint32_t i = threadIdx.x; i < (end - begin) * count; i += kVectorThreads)
       memory.turns[i] = turns[begin * count + i];
     __syncthreads();
+#pragma unroll 1
     for (std::uint32_t i = 0; i < end - begin; ++i) {
+#pragma unroll 1
       for (std::uint32_t p = lane(); p < count; p += kLanes) {
         const Pair pair = draw_pair(players, r, p);
         rotate(memory.turns[i * count + p], entry[pair.low], entry[pair.high]);
