@@ -137,10 +137,8 @@ __device__ inline std::uint64_t hash_long(const MessageBytes& bytes, std::uint64
 /// The same of the kChecksumBlock bytes at an address that is a multiple of 4. All loads are under way
 /// at once.
 __device__ inline std::uint64_t hash_block(const std::byte* block, std::uint64_t seed) {
-  constexpr unsigned kOwn = WarpHash::kOwn,
-                     kRegionBytes = xxh3::kStripeBytes * xxh3::kRegionStripes;
-  constexpr unsigned kRegions = format::kChecksumBlock / kRegionBytes;
-  static_assert(format::kChecksumBlock % kRegionBytes == 0);
+  constexpr unsigned kOwn = WarpHash::kOwn, kRegions = format::kChecksumBlock / xxh3::kRegionBytes;
+  static_assert(format::kChecksumBlock % xxh3::kRegionBytes == 0);
   std::uint64_t words[kRegions * kOwn];
   const std::byte* const own = block + 8 * lane();
   if (reinterpret_cast<std::uintptr_t>(block) % 8 == 0) {

@@ -32,15 +32,7 @@ INSTANTIATE_TEST_SUITE_P(Policies, DeviceModel, testing::ValuesIn(kPolicies),
                          [](const auto& made) { return std::to_string(made.index); });
 
 TEST_P(DeviceModel, MessagesAreTheCpus) {
-  for (std::uint32_t step = 0; step < (test::kSanitized ? 1 : 3); ++step) {
-    const Key key{.seed = 9, .step = step, .worker = 2};
-    const auto expected = test::encode_on_host(on_host, gradients.on_host(), key);
-    ASSERT_EQ(on_device.encode(gradients.views(), key, buffers.target(), buffers.context()),
-              Status::ok);
-    const auto m = buffers.message();
-    ASSERT_EQ(m.status, expected.status);
-    ASSERT_TRUE(m.bytes == expected.bytes) << m.bytes.size() << " " << expected.bytes.size();
-  }
+  test::expect_the_cpus_messages(on_host, on_device, gradients, buffers, test::kSanitized ? 1 : 3);
 }
 
 /// Messages of several workers added in one call are those added one by one, on either side.

@@ -34,15 +34,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& made) { return std::to_string(made.index); });
 
 TEST_P(DeviceTilesOfModels, MessagesAreTheCpus) {
-  for (std::uint32_t step = 0; step < 3; ++step) {
-    const Key key{.seed = 9, .step = step, .worker = 2};
-    const auto expected = test::encode_on_host(on_host, gradients.on_host(), key);
-    ASSERT_EQ(on_device.encode(gradients.views(), key, buffers.target(), buffers.context()),
-              Status::ok);
-    const auto m = buffers.message();
-    ASSERT_EQ(m.status, expected.status);
-    ASSERT_TRUE(m.bytes == expected.bytes) << m.bytes.size() << " " << expected.bytes.size();
-  }
+  test::expect_the_cpus_messages(on_host, on_device, gradients, buffers, 3);
 }
 
 TEST_P(DeviceTilesOfModels, AddsMessagesInRankOrder) {

@@ -139,6 +139,21 @@ inline void expect_the_cpus_sums(Compressor& on_host, Compressor& on_device,
   }
 }
 
+/// Messages of so many steps are the CPU's.
+inline void expect_the_cpus_messages(Compressor& on_host, Compressor& on_device,
+                                     const Gradients& gradients, const ModelBuffers& buffers,
+                                     std::uint32_t steps) {
+  for (std::uint32_t step = 0; step < steps; ++step) {
+    const Key key{.seed = 9, .step = step, .worker = 2};
+    const auto expected = encode_on_host(on_host, gradients.on_host(), key);
+    ASSERT_EQ(on_device.encode(gradients.views(), key, buffers.target(), buffers.context()),
+              Status::ok);
+    const auto m = buffers.message();
+    ASSERT_EQ(m.status, expected.status);
+    ASSERT_TRUE(m.bytes == expected.bytes) << m.bytes.size() << " " << expected.bytes.size();
+  }
+}
+
 /// The device makes of a message what the CPU makes of it: written and added, the status too.
 inline void expect_the_cpus_values(const Codec& codec, ConstBytes message, const Shape& shape,
                                    DType dtype = DType::f32, std::size_t shift = 0) {
