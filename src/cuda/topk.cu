@@ -353,7 +353,7 @@ __global__ void settle(Frame frame, Plan plan) {
 }
 
 /// A body that keeps half of the entries or more has the bit map, and gaps are not looked at.
-__global__ void __launch_bounds__(kLongScanThreads) layout_bodies(Frame frame, Plan plan) {
+__global__ void __launch_bounds__(kLongScanThreads, 1) layout_bodies(Frame frame, Plan plan) {
   const Job& job = frame(plan.jobs)[blockIdx.x];
   layout_marks<kLongScanThreads>(frame, plan.marks, blockIdx.x, job.keep >= job.n - job.keep);
   if (threadIdx.x != 0) return;

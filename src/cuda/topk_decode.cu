@@ -47,7 +47,7 @@ __global__ void count_kept(const Frames frames, const DecodePlan plan) {
 }
 
 /// k marks, zeros up to a whole word, and nothing but their values behind them.
-__global__ void __launch_bounds__(kLongScanThreads)
+__global__ void __launch_bounds__(kLongScanThreads, 1)
     open_bodies(const Frames frames, const DecodePlan plan) {
   const Frame frame = frames[blockIdx.y];
   const DecodeJob& job = frame(plan.jobs)[blockIdx.x];
