@@ -27,7 +27,7 @@ except ImportError as error:
 
 import train_runs
 
-from atomo.train import _model
+from atomo.train import _job, _model
 
 HERE = Path(__file__).parent
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
@@ -78,6 +78,19 @@ def test_codecs_in_python_and_checkpoints_by_step(others):
     assert float(right) == pytest.approx(results["policy"]["accuracy"])
     with pytest.raises(atomo.Error, match="are not those of Linear"):
         atomo.train.load(folder / "policy/allgather", torch.nn.Linear(8, 3))
+
+
+def test_a_module_registers_its_codec_where_a_job_is_read(tmp_path, monkeypatch):
+    (tmp_path / "brings_a_codec.py").write_text("import atomo, train_runs\natomo.register('brought', train_runs.Halves)\n"
+                                                "def make():\n    return train_runs.network()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import brings_a_codec
+    _job.Job([], brings_a_codec.make, "", False).write(tmp_path / "job.pkl")
+    assert atomo.unregister("brought")
+    del sys.modules["brings_a_codec"]
+    _job.Job.read(tmp_path / "job.pkl")
+    assert str(atomo.Codec("brought")) == "brought"
+    assert atomo.unregister("brought")
 
 
 def test_scores_of_samples(others):
