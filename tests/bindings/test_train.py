@@ -214,8 +214,8 @@ def test_a_run_at_a_standing_worker_goes_on_here_after_an_interruption(worker, t
     """Its folder there is of one job, so the same call would be refused."""
     run, jobs = tmp_path / "run", tmp_path / "jobs"
     printed, said = interrupted(run, *worker, begun=lambda: has_steps(jobs.glob("*/run/steps.csv")))
-    assert re.search(r"KeyboardInterrupt: interrupted after \d+ steps; its checkpoint is in out: the same call with resume=True "
-                     r"and without workers goes on, on this machine\n$", said), said
+    assert re.search(r"KeyboardInterrupt: interrupted after \d+ steps; its checkpoint is in out: the same call with "
+                     r"resume=True and without workers goes on, on this machine\n$", said), said
     assert "resume=True" not in printed
     steps = (run / "steps.csv").read_text().count("\n")
     _, said = interrupted(run, "resume", begun=lambda: has_steps([run / "steps.csv"], steps + 5))

@@ -84,7 +84,7 @@ def _without_launcher(text: str) -> str:
 def launch(words: Sequence[str], processes: int, more: Sequence[str], out: Any = None, error: Any = None,
            started: Callable[[subprocess.Popen[bytes]], None] = lambda process: None) -> None:
     """`mpirun -n PROCESSES python WORDS...`, with `more` words for mpirun. What the processes print goes to `out` and `error`
-    (default: this process's own). Raises Failed when it does not end well, and KeyboardInterrupt on a Ctrl-C before the run began."""
+    (default: this process's own). Raises Failed when it does not end well, KeyboardInterrupt on a Ctrl-C before the run began."""
     mpirun = shutil.which("mpirun")
     if mpirun is None:
         raise Error("run: there is no mpirun: apt-get install openmpi-bin (Debian, Ubuntu) brings it")
