@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// A strand as a lane reads it: four pairs at once out of a window of 64 bits.
+///
+/// The words of the code follow from each other, so a lane waits for each look-up. The rest does not wait
+/// with it: the words of the stream are loaded at least a window before they are needed, each of them
+/// once, and numbers behind words are read where the window has them.
+
+#include "cuda/atom_strands.cuh"
+#include "cuda/short_words.cuh"
+
+namespace atomo::cuda::atoms {
+
+/// Pairs that a lane looks up or adds at once.
+inline constexpr unsigned kLaneDuos = 4;
+
+/// The 32-bit words of a lane's strand, each with the bit that comes first highest. A damaged strand may leave
+/// its group; outside of the body there are zeros.
+class StrandStream {
+ public:
+  __device__ StrandStream(const BodyBytes& body, const UnitStrand& own) : upward_(own.upward) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(body.begin);
+    const std::uint64_t bit =
+        8 * (begin % 4) + own.start + (own.upward ? 0 : std::uint64_t{own.length} + 31);
+    // Of the word of the strand's first bit, from the body's begin.
+    const std::int64_t at = static_cast<std::int64_t>(bit / 32 * 4) - (own.upward ? 0 : 4) -
+                            static_cast<std::int64_t>(begin % 4);
+    const std::int64_t behind = static_cast<std::int64_t>(body.bytes) - at;
+    const std::int64_t skipped = at > kReach ? at - kReach : 0;
+    const std::int64_t bytes = (behind < kReach ? behind : kReach) + (at - skipped);
+    from_ = in_one(body.begin + skipped);
+    bytes_ = static_cast<std::uint32_t>(bytes > 0 ? bytes : 0);
+    at_ = static_cast<std::uint32_t>(at - skipped);
+    used_ = static_cast<unsigned>(own.upward ? bit % 32 : 31 - bit % 32);
+    for (std::uint32_t& word : word_) word = next();
+  }
+
+  [[nodiscard]] __device__ bool upward() const { return upward_; }
+  /// Bits that were passed.
+  [[nodiscard]] __device__ std::uint32_t passed() const { return passed_; }
+  /// The next 64 bits, the first the highest.
+  [[nodiscard]] __device__ std::uint64_t window() const {
+    return std::uint64_t{__funnelshift_l(word_[1], word_[0], used_)} << 32 |
+           __funnelshift_l(word_[2], word_[1], used_);
+  }
+  /// Goes on by at most 64 bits.
+  __device__ void pass(std::uint32_t bits) {
+    passed_ += bits;
+    used_ += bits;
+    if (used_ >= 64) {
+      word_[0] = word_[2], word_[1] = word_[3];
+      word_[2] = next(), word_[3] = next();
+    } else if (used_ >= 32) {
+      word_[0] = word_[1], word_[1] = word_[2], word_[2] = word_[3];
+      word_[3] = next();
+    }
+    used_ %= 32;
+  }
+
+ private:
+  /// Bytes on either side of the strand's begin, more than a group has.
+  static constexpr std::int64_t kReach = 1 << 16;
+
+  __device__ std::uint32_t next() {
+    const std::uint32_t at = at_;
+    at_ += upward_ ? 4u : ~3u;
+    std::uint32_t word = 0;
+    if (at < bytes_ && bytes_ - at >= 4) {
+      word = *reinterpret_cast<const std::uint32_t*>(from_ + at);
+    } else {
+#pragma unroll 1
+      for (unsigned k = 0; k < 4; ++k) {
+        if (at + k < bytes_) word |= static_cast<std::uint32_t>(from_[at + k]) << (8 * k);
+      }
+    }
+    return upward_ ? __brev(word) : word;
+  }
+
+  const std::byte* from_;  ///< what offsets count from
+  std::uint32_t bytes_;    ///< that are there from it on
+  std::uint32_t at_;       ///< of the next word, of which some may be before `from_`
+  std::uint32_t word_[4];
+  unsigned used_;  ///< bits of the first word
+  std::uint32_t passed_ = 0;
+  bool upward_;
+};
+
+/// The level draws of the eight tiles around a lane's, 16 nibbles a tile, the first pair's lowest.
+using LaneLevels = std::uint64_t[coding::kDitherTiles][kLanes];
+
+/// Of the lane's tiles. A draw has the levels of a pair in these tiles; they change places.
+__device__ inline void draw_levels(const Philox& draws, std::uint64_t base, LaneLevels& levels) {
+  std::uint32_t word[kTileDuos];
+  draw_dither(draws, base, word);
+#pragma unroll
+  for (unsigned step = 4; step != 0; step /= 2) {
+    const unsigned shift = 4 * step;
+    const std::uint32_t low = step == 4 ? 0x0000FFFFu : step == 2 ? 0x00FF00FFu : 0x0F0F0F0Fu;
+#pragma unroll
+    for (unsigned i = 0; i < kTileDuos; ++i) {
+      if ((i & step) != 0) continue;
+      const std::uint32_t moved = (word[i] >> shift ^ word[i + step]) & low;
+      word[i + step] ^= moved;
+      word[i] ^= moved << shift;
+    }
+  }
+#pragma unroll
+  for (unsigned u = 0; u < coding::kDitherTiles; ++u)
+    levels[u][lane()] = std::uint64_t{word[coding::kDitherTiles + u]} << 32 | word[u];
+}
+
+/// Pairs as they are looked up behind one another: as many as there are and the window has, one at least.
+struct LaneDuos {
+  std::uint64_t window;
+  std::uint32_t level[kLaneDuos], entry[kLaneDuos];
+  std::uint32_t begin[kLaneDuos];  ///< bits before
+  std::uint32_t count = 0, bits = 0;
+  bool more;  ///< whether some of them have numbers behind their words
+
+  /// `levels`: of the next pairs, a nibble each; `left`: how many there are.
+  __device__ LaneDuos(const StrandStream& strand, const LaneVector& of, const WordTable& table,
+                      std::uint32_t levels, std::uint32_t left)
+      : window(strand.window()), more(of.coding.raw != 0) {
+    const std::uint32_t behind_escape = 2 * of.escape_bits, behind_word = 2u * of.coding.raw;
+    std::uint64_t rest = window;
+    std::uint32_t at = 0;
+#pragma unroll
+    for (unsigned k = 0; k < kLaneDuos; ++k) level[k] = levels >> (4 * k) & 15u;
+#pragma unroll
+    for (unsigned k = 0; k < kLaneDuos; ++k) {
+      begin[k] = at;
+      entry[k] = table.look(level[k], static_cast<std::uint32_t>(rest >> 32));
+      const bool escaped = is_escape(entry[k]);
+      const std::uint32_t own = (entry[k] & 15u) + (escaped ? behind_escape : behind_word);
+      rest <<= own;
+      at += own;
+      if (k < left && at <= 64) count = k + 1, bits = at, more = more || escaped;
+    }
+  }
+
+  /// Whether numbers are behind the word.
+  [[nodiscard]] __device__ bool has_more(const LaneVector& of, unsigned k) const {
+    return k < count && (of.coding.raw != 0 || is_escape(entry[k]));
+  }
+  [[nodiscard]] __device__ DuoRead read(const LaneVector& of, unsigned k, bool upward) const {
+    return duo_of(of.coding, of.escape_bits, level[k], entry[k], window << begin[k], upward);
+  }
+};
+
+}  // namespace atomo::cuda::atoms
