@@ -77,21 +77,18 @@ struct LaneTile {
 #pragma unroll
     for (unsigned k = 0; k < kLaneDuos; ++k) {
       const std::int32_t h0 = first_of(duos.entry[k]), h1 = second_of(duos.entry[k]);
-      const bool swapped = (duos.level[k] & 8u & (of.coding.level_mask + 1u)) != 0;
+      const bool swapped = (duos.level(k) & 8u & (of.coding.level_mask + 1u)) != 0;
       q0[k] = swapped ? h1 : h0, q1[k] = swapped ? h0 : h1;
     }
     if (duos.more) {
-#pragma unroll
-      for (unsigned k = 0; k < kLaneDuos; ++k) {
-        if (!duos.has_more(of, k)) continue;
-        const DuoRead pair = duos.read(of, k, upward);
+      duos.visit_more(of, upward, [&](unsigned k, const DuoRead& pair, std::uint32_t) {
         q0[k] = pair.q0, q1[k] = pair.q1;
-      }
+      });
     }
     float v0[kLaneDuos], v1[kLaneDuos];
 #pragma unroll
     for (unsigned k = 0; k < kLaneDuos; ++k) {
-      const std::uint32_t j = duos.level[k];
+      const std::uint32_t j = duos.level(k);
       v0[k] = math::dequantise<float>(q0[k], j, of.step) * unrange;
       v1[k] = math::dequantise<float>(q1[k], j ^ math::kMateDither, of.step) * unrange;
     }

@@ -47,24 +47,24 @@ struct TileWords {
   __device__ void read(StrandStream& strand) {
     const std::uint32_t start = strand.passed();
     for (std::uint32_t l = 0; l < half;) {
-      LaneDuos duos(strand, of, table, static_cast<std::uint32_t>(level), half - l);
-      if (duos.more) leave_places(duos, strand.passed() - start, strand.upward());
-      put(l, duos.entry);
+      const LaneDuos duos(strand, of, table, static_cast<std::uint32_t>(level), half - l);
+      std::uint32_t words[kLaneDuos];
+      for (unsigned k = 0; k < kLaneDuos; ++k) words[k] = duos.entry[k];
+      if (duos.more) leave_places(duos, strand.passed() - start, strand.upward(), words);
+      put(l, words);
       strand.pass(duos.bits);
       level >>= 4 * duos.count;
       l += duos.count;
     }
   }
   /// `place`: of the first pair.
-  __device__ void leave_places(LaneDuos& duos, std::uint32_t place, bool upward) {
-#pragma unroll
-    for (unsigned k = 0; k < kLaneDuos; ++k) {
-      if (!duos.has_more(of, k)) continue;
-      const DuoRead pair = duos.read(of, k, upward);
+  __device__ void leave_places(const LaneDuos& duos, std::uint32_t place, bool upward,
+                               std::uint32_t (&left)[kLaneDuos]) {
+    duos.visit_more(of, upward, [&](unsigned k, const DuoRead& pair, std::uint32_t begin) {
       q0 = pair.q0, q1 = pair.q1;
-      duos.entry[k] = put_place(place + duos.begin[k]);
+      left[k] = put_place(place + begin);
       ++places;
-    }
+    });
   }
   /// Four words; those that are not the tile's, or not read yet, are written again or not looked at.
   __device__ void put(std::uint32_t l, const std::uint32_t (&entry)[kLaneDuos]) const {
@@ -134,8 +134,8 @@ __device__ bool find_strands(const AtomContent& c, const BodyBytes& body, const 
   return bit == __shfl_xor_sync(kAllLanes, bit, 1);
 }
 
-__global__ void __launch_bounds__(kWarps* kLanes, 5)
-    look_up_words(const Frames frames, const DecodePlan plan, const std::uint32_t first) {
+__global__ void look_up_words(const Frames frames, const DecodePlan plan,
+                              const std::uint32_t first) {
   auto& block = shared<BlockWords>();
   load_short_words(block.words);
   __syncthreads();

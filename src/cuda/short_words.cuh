@@ -71,10 +71,9 @@ __device__ inline void load_short_words(ShortWords& words) {
 /// The table of a coding step, wherever it is.
 struct WordTable {
   const std::uint16_t* entries = nullptr;
-  std::uint32_t level_places = 0;  ///< from one level's to the next
-  std::uint32_t level_mask = 0;
-  std::int32_t folded_before = 0;  ///< 0 where every place stands for itself, as kFoldedBefore
-  unsigned folded_bits = 0, unused_bits = 31;
+  std::uint32_t level_places = 0;  ///< from one level's to the next, 0 where all share a code
+  std::int32_t folded_bits = 0;    ///< kFoldedBits where few places stand for themselves, or 0
+  unsigned unused_bits = 31;       ///< of 32, behind the longest word
 
   WordTable() = default;
   __device__ WordTable(const DeviceStep& step, const ShortWords& words) {
@@ -82,18 +81,18 @@ struct WordTable {
     const std::uint32_t table = step.decode / (kShortLevels << kShortLimit);
     entries =
         is_short ? words.entry + table * kShortLevels * kShortPlaces : decode_table() + step.decode;
-    level_places = is_short ? kShortPlaces : 1u << step.limit;
-    level_mask = step.level_mask;
-    folded_before = is_short ? static_cast<std::int32_t>(kFoldedBefore) : 0;
+    level_places = is_short ? kShortPlaces : step.level_mask == 0 ? 0u : 1u << step.limit;
     folded_bits = is_short ? kFoldedBits : 0;
     unused_bits = 32u - step.limit;
   }
 
   /// The entry of the word that begins at the highest bit.
   [[nodiscard]] __device__ std::uint32_t look(std::uint32_t level, std::uint32_t bits) const {
-    const std::uint16_t* const of_level = entries + (level & level_mask) * level_places;
+    constexpr auto kBefore = static_cast<std::int32_t>(kFoldedBefore / kFoldedBits);
+    static_assert(kFoldedBefore % kFoldedBits == 0);
+    const std::uint16_t* const of_level = entries + level % kShortLevels * level_places;
     const auto place = static_cast<std::int32_t>(bits >> unused_bits);
-    const std::int32_t folded = place >> folded_bits, all = place - folded_before;
+    const std::int32_t folded = place >> folded_bits, all = place - folded_bits * kBefore;
     return of_level[folded > all ? folded : all];
   }
 };

@@ -112,38 +112,47 @@ __device__ inline void draw_levels(const Philox& draws, std::uint64_t base, Lane
 /// Pairs as they are looked up behind one another: as many as there are and the window has, one at least.
 struct LaneDuos {
   std::uint64_t window;
-  std::uint32_t level[kLaneDuos], entry[kLaneDuos];
-  std::uint32_t begin[kLaneDuos];  ///< bits before
+  std::uint32_t levels;  ///< of the pairs, a nibble each, the first's lowest
+  std::uint32_t entry[kLaneDuos];
   std::uint32_t count = 0, bits = 0;
   bool more;  ///< whether some of them have numbers behind their words
 
-  /// `levels`: of the next pairs, a nibble each; `left`: how many there are.
+  /// `left`: how many pairs there are.
   __device__ LaneDuos(const StrandStream& strand, const LaneVector& of, const WordTable& table,
                       std::uint32_t levels, std::uint32_t left)
-      : window(strand.window()), more(of.coding.raw != 0) {
-    const std::uint32_t behind_escape = 2 * of.escape_bits, behind_word = 2u * of.coding.raw;
+      : window(strand.window()), levels(levels), more(of.coding.raw != 0) {
     std::uint64_t rest = window;
     std::uint32_t at = 0;
 #pragma unroll
-    for (unsigned k = 0; k < kLaneDuos; ++k) level[k] = levels >> (4 * k) & 15u;
-#pragma unroll
     for (unsigned k = 0; k < kLaneDuos; ++k) {
-      begin[k] = at;
-      entry[k] = table.look(level[k], static_cast<std::uint32_t>(rest >> 32));
-      const bool escaped = is_escape(entry[k]);
-      const std::uint32_t own = (entry[k] & 15u) + (escaped ? behind_escape : behind_word);
+      entry[k] = table.look(level(k), static_cast<std::uint32_t>(rest >> 32));
+      const std::uint32_t own = bits_of(of, entry[k]);
       rest <<= own;
       at += own;
-      if (k < left && at <= 64) count = k + 1, bits = at, more = more || escaped;
+      if (k < left && at <= 64) count = k + 1, bits = at, more = more || is_escape(entry[k]);
     }
   }
 
-  /// Whether numbers are behind the word.
-  [[nodiscard]] __device__ bool has_more(const LaneVector& of, unsigned k) const {
-    return k < count && (of.coding.raw != 0 || is_escape(entry[k]));
+  [[nodiscard]] __device__ std::uint32_t level(unsigned k) const { return levels >> (4 * k) & 15u; }
+
+  /// Calls visit(k, pair, begin) for each that has numbers behind its word, which begins at bit `begin`.
+  template <typename Visit>
+  __device__ void visit_more(const LaneVector& of, bool upward, Visit visit) const {
+    std::uint32_t at = 0;
+#pragma unroll
+    for (unsigned k = 0; k < kLaneDuos; ++k) {
+      const std::uint32_t looked_up = entry[k];
+      if (k < count && (of.coding.raw != 0 || is_escape(looked_up)))
+        visit(k, duo_of(of.coding, of.escape_bits, level(k), looked_up, window << at, upward), at);
+      at += bits_of(of, looked_up);
+    }
   }
-  [[nodiscard]] __device__ DuoRead read(const LaneVector& of, unsigned k, bool upward) const {
-    return duo_of(of.coding, of.escape_bits, level[k], entry[k], window << begin[k], upward);
+
+ private:
+  /// The bits of a word and what is behind it.
+  static __device__ std::uint32_t bits_of(const LaneVector& of, std::uint32_t looked_up) {
+    const unsigned each = is_escape(looked_up) ? of.escape_bits : of.coding.raw;
+    return (looked_up & 15u) + 2 * each;
   }
 };
 
