@@ -90,10 +90,10 @@ struct WordTable {
   [[nodiscard]] __device__ std::uint32_t look(std::uint32_t level, std::uint32_t bits) const {
     constexpr auto kBefore = static_cast<std::int32_t>(kFoldedBefore / kFoldedBits);
     static_assert(kFoldedBefore % kFoldedBits == 0);
-    const std::uint16_t* const of_level = entries + level % kShortLevels * level_places;
+    const std::uint32_t of_level = level % kShortLevels * level_places;
     const auto place = static_cast<std::int32_t>(bits >> unused_bits);
     const std::int32_t folded = place >> folded_bits, all = place - folded_bits * kBefore;
-    return of_level[folded > all ? folded : all];
+    return entries[of_level + static_cast<std::uint32_t>(folded > all ? folded : all)];
   }
 };
 

@@ -114,23 +114,23 @@ struct LaneDuos {
   std::uint64_t window;
   std::uint32_t levels;  ///< of the pairs, a nibble each, the first's lowest
   std::uint32_t entry[kLaneDuos];
-  std::uint32_t count = 0, bits = 0;
-  bool more;  ///< whether some of them have numbers behind their words
+  std::uint32_t count = kLaneDuos, bits = 0;
+  bool more;  ///< whether some may have numbers behind their words
 
   /// `left`: how many pairs there are.
   __device__ LaneDuos(const StrandStream& strand, const LaneVector& of, const WordTable& table,
                       std::uint32_t levels, std::uint32_t left)
       : window(strand.window()), levels(levels), more(of.coding.raw != 0) {
     std::uint64_t rest = window;
-    std::uint32_t at = 0;
 #pragma unroll
     for (unsigned k = 0; k < kLaneDuos; ++k) {
       entry[k] = table.look(level(k), static_cast<std::uint32_t>(rest >> 32));
       const std::uint32_t own = bits_of(of, entry[k]);
+      more = more || is_escape(entry[k]);
       rest <<= own;
-      at += own;
-      if (k < left && at <= 64) count = k + 1, bits = at, more = more || is_escape(entry[k]);
+      bits += own;
     }
+    if (left < kLaneDuos || bits > 64) stop(of, left);
   }
 
   [[nodiscard]] __device__ std::uint32_t level(unsigned k) const { return levels >> (4 * k) & 15u; }
@@ -149,10 +149,22 @@ struct LaneDuos {
   }
 
  private:
+  /// Where not all of them are there.
+  __device__ void stop(const LaneVector& of, std::uint32_t left) {
+    std::uint32_t at = 0;
+    count = bits = 0;
+#pragma unroll
+    for (unsigned k = 0; k < kLaneDuos; ++k) {
+      at += bits_of(of, entry[k]);
+      if (k < left && at <= 64) count = k + 1, bits = at;
+    }
+  }
+
   /// The bits of a word and what is behind it.
   static __device__ std::uint32_t bits_of(const LaneVector& of, std::uint32_t looked_up) {
-    const unsigned each = is_escape(looked_up) ? of.escape_bits : of.coding.raw;
-    return (looked_up & 15u) + 2 * each;
+    const std::uint32_t word = looked_up & 15u, escaped = word + 2u * of.escape_bits,
+                        coded = word + 2u * of.coding.raw;
+    return is_escape(looked_up) ? escaped : coded;
   }
 };
 
