@@ -85,6 +85,7 @@ __device__ inline void draw_dither(const Philox& draws, std::uint64_t base,
 struct StrandWalk {
   std::uint64_t rank = 0;              ///< of the kept atom
   std::uint32_t vector = 0, tile = 0;  ///< of the atom, of the vector
+  std::uint32_t of_vector = 0;         ///< tiles of the vector
   std::uint32_t left = 0;              ///< tiles on the strand
   bool begins = true;                  ///< with this tile a vector, or the strand within one
 
@@ -110,24 +111,23 @@ struct StrandWalk {
     }
     const std::uint32_t turn = shape.upward_tiles(member, tiles);
     left = members * (upward ? turn : tiles - turn);
-    if (upward) return;
-    tile += turn;
-    if (shape.pieces == 1 && tile >= vectors.of[0].tiles && vectors.count == 2) {
+    if (!upward) tile += turn;
+    if (!upward && shape.pieces == 1 && tile >= vectors.of[0].tiles && vectors.count == 2) {
       tile -= vectors.of[0].tiles;
       vector = 1;
     }
+    of_vector = vectors.of[vector].tiles;
   }
 
   /// To the next tile; of atoms that share a group every other one is on the strand.
   __device__ void go_on(const AtomVectors& vectors) {
     begins = false;
     --left;
-    if (++tile < vectors.of[vector].tiles) return;
+    if (++tile < of_vector) return;
     begins = true;
     tile = 0;
-    if (++vector < vectors.count) return;
-    vector = 0;
-    rank += 2;
+    if (++vector == vectors.count) vector = 0, rank += 2;
+    of_vector = vectors.of[vector].tiles;
   }
 };
 

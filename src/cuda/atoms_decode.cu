@@ -171,6 +171,7 @@ __device__ void read_tile(const AtomContent& c, const LaneVector& vector, const 
   LaneTile own{vector, table, tiles.level[in_draw][lane()], c.unrange, (entries + 1) / 2, value};
   own.read(strand);
   // The vectors of pairs end with zeros.
+#pragma unroll 1
   for (std::uint32_t i = entries; i < kTile; ++i) value[i] = 0;
 }
 
@@ -194,7 +195,9 @@ __device__ bool decode_groups(const AtomContent& c, const BodyBytes& body, const
   LaneVector vector;
   WordTable table;
   float* to = nullptr;
-  for (std::uint32_t s = 0; s < c.job.strand_tiles; ++s) {
+  const std::uint32_t strand_tiles = c.job.strand_tiles;
+  const bool has_pairs = c.job.has_pairs();
+  for (std::uint32_t s = 0; s < strand_tiles; ++s) {
     std::uint32_t entries = 0;
     const std::uint64_t from = std::uint64_t{walk.tile} * kTile;
     if (walk.left != 0) {
@@ -208,7 +211,7 @@ __device__ bool decode_groups(const AtomContent& c, const BodyBytes& body, const
     }
     if (entries != 0) read_tile(c, vector, table, walk, entries, strand, tiles);
     float* const y = entries != 0 ? to + from : nullptr;
-    tiles.row[lane()] = {y, entries != 0 && c.job.has_pairs() ? kTile : entries};
+    tiles.row[lane()] = {y, entries != 0 && has_pairs ? kTile : entries};
     __syncwarp();
     if (__all_sync(kAllLanes, reinterpret_cast<std::uintptr_t>(y) % 16 == 0) != 0) {
       write_fours(tiles, rows, into);

@@ -106,11 +106,12 @@ __device__ bool find_strands(const AtomContent& c, const BodyBytes& body, const 
   StrandWalk walk(c, own.group, own.upward);
   LaneVector vector;
   WordTable table;
-  for (std::uint32_t s = 0; s < c.job.strand_tiles; ++s) {
-    if (walk.left == 0) continue;
+  std::uint16_t* words = nullptr;  // of the atom
+  for (; walk.left != 0; walk.go_on(c.job.vectors)) {
     if (walk.begins) {
       vector = load_vector(c, walk.rank, 0);
       table = WordTable(vector.coding, block.words);
+      words = room.words + vector.atom * of.duos();
     }
     const std::uint64_t from = std::uint64_t{walk.tile} * kTile;
     if (from < vector.entries) {
@@ -123,12 +124,10 @@ __device__ bool find_strands(const AtomContent& c, const BodyBytes& body, const 
       const std::uint64_t start =
           own.start + (own.upward ? strand.passed() : own.length - strand.passed());
       tile.read(strand);
-      store_words(row, tile.half,
-                  room.words + vector.atom * of.duos() + std::uint64_t{walk.tile} * kTileDuos);
+      store_words(row, tile.half, words + std::uint64_t{walk.tile} * kTileDuos);
       if (tile.places != 0)
         room.starts[vector.atom * of.tiles + walk.tile] = tile.beside(start, own.upward);
     }
-    walk.go_on(c.job.vectors);
   }
   const std::uint32_t bit = own.upward ? strand.passed() : own.length - strand.passed();
   return bit == __shfl_xor_sync(kAllLanes, bit, 1);

@@ -14,11 +14,12 @@ namespace atomo::cuda::atoms {
 /// Pairs that a lane looks up or adds at once.
 inline constexpr unsigned kLaneDuos = 4;
 
-/// The 32-bit words of a lane's strand, each with the bit that comes first highest. A damaged strand may leave
-/// its group; outside of the body there are zeros.
+/// The 32-bit words of a lane's strand, each with the bit that comes first highest, but for the last, which may
+/// still be on its way. A damaged strand may leave its group; outside of the body there are zeros.
 class StrandStream {
  public:
-  __device__ StrandStream(const BodyBytes& body, const UnitStrand& own) : upward_(own.upward) {
+  __device__ StrandStream(const BodyBytes& body, const UnitStrand& own)
+      : step_(not_ahead(own.upward ? 4u : ~3u)) {
     const auto begin = reinterpret_cast<std::uintptr_t>(body.begin);
     const std::uint64_t bit =
         8 * (begin % 4) + own.start + (own.upward ? 0 : std::uint64_t{own.length} + 31);
@@ -32,10 +33,11 @@ class StrandStream {
     bytes_ = static_cast<std::uint32_t>(bytes > 0 ? bytes : 0);
     at_ = static_cast<std::uint32_t>(at - skipped);
     used_ = static_cast<unsigned>(own.upward ? bit % 32 : 31 - bit % 32);
-    for (std::uint32_t& word : word_) word = next();
+    for (unsigned k = 0; k < 3; ++k) word_[k] = in_order(load());
+    word_[3] = load();
   }
 
-  [[nodiscard]] __device__ bool upward() const { return upward_; }
+  [[nodiscard]] __device__ bool upward() const { return step_ == 4; }
   /// Bits that were passed.
   [[nodiscard]] __device__ std::uint32_t passed() const { return passed_; }
   /// The next 64 bits, the first the highest.
@@ -48,11 +50,12 @@ class StrandStream {
     passed_ += bits;
     used_ += bits;
     if (used_ >= 64) {
-      word_[0] = word_[2], word_[1] = word_[3];
-      word_[2] = next(), word_[3] = next();
+      word_[0] = word_[2], word_[1] = in_order(word_[3]);
+      word_[2] = in_order(load());
+      word_[3] = load();
     } else if (used_ >= 32) {
-      word_[0] = word_[1], word_[1] = word_[2], word_[2] = word_[3];
-      word_[3] = next();
+      word_[0] = word_[1], word_[1] = word_[2], word_[2] = in_order(word_[3]);
+      word_[3] = load();
     }
     used_ %= 32;
   }
@@ -61,19 +64,20 @@ class StrandStream {
   /// Bytes on either side of the strand's begin, more than a group has.
   static constexpr std::int64_t kReach = 1 << 16;
 
-  __device__ std::uint32_t next() {
+  [[nodiscard]] __device__ std::uint32_t in_order(std::uint32_t word) const {
+    return upward() ? __brev(word) : word;
+  }
+  /// The next word as it is in memory.
+  __device__ std::uint32_t load() {
     const std::uint32_t at = at_;
-    at_ += upward_ ? 4u : ~3u;
+    at_ += step_;
+    if (at < bytes_ && bytes_ - at >= 4) return *reinterpret_cast<const std::uint32_t*>(from_ + at);
     std::uint32_t word = 0;
-    if (at < bytes_ && bytes_ - at >= 4) {
-      word = *reinterpret_cast<const std::uint32_t*>(from_ + at);
-    } else {
 #pragma unroll 1
-      for (unsigned k = 0; k < 4; ++k) {
-        if (at + k < bytes_) word |= static_cast<std::uint32_t>(from_[at + k]) << (8 * k);
-      }
+    for (unsigned k = 0; k < 4; ++k) {
+      if (at + k < bytes_) word |= static_cast<std::uint32_t>(from_[at + k]) << (8 * k);
     }
-    return upward_ ? __brev(word) : word;
+    return word;
   }
 
   const std::byte* from_;  ///< what offsets count from
@@ -82,7 +86,7 @@ class StrandStream {
   std::uint32_t word_[4];
   unsigned used_;  ///< bits of the first word
   std::uint32_t passed_ = 0;
-  bool upward_;
+  std::uint32_t step_;  ///< bytes to the next word, 4 upward, -4 downward
 };
 
 /// The level draws of the eight tiles around a lane's, 16 nibbles a tile, the first pair's lowest.
