@@ -21,8 +21,8 @@
 /// are kept apart, without zeros, and forms_add.cu adds them. The index of the body: atom_body.cu.
 ///
 /// Shared memory: 15 KiB a block, 7,168 bytes a warp (values 36 words a row, so that four of a row meet
-/// no others in a bank, by rows or by columns). Determinism: every entry is written by one lane. Alignment: y is
-/// aligned to its entries; bodies begin at any byte.
+/// no others in a bank, by rows or by columns). Determinism: every entry is written by one lane.
+/// Alignment: y is aligned to its entries; bodies begin at any byte.
 
 #include <algorithm>
 
