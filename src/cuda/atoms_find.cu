@@ -11,9 +11,9 @@
 ///
 /// Traffic in bytes an entry that is kept: a byte written, and the bodies read.
 ///
-/// Shared memory: 15 KiB a block, 3,584 bytes a warp. Workspace: 4 bytes of words and 1 byte of places an entry.
-/// Determinism: every pair is one lane's. Alignment: bodies begin at any byte; those at a multiple of
-/// 4 are read in whole words.
+/// Shared memory: 15 KiB a block, 3,584 bytes a warp. Workspace: 4 bytes of words and 1 byte of places an
+/// entry. Determinism: every pair is one lane's. Alignment: bodies begin at any byte; but for their ends they
+/// are read in whole words.
 
 #include <algorithm>
 
