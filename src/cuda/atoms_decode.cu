@@ -235,7 +235,10 @@ __device__ void fill_unit(const Frame& frame, const DecodePlan& plan, std::uint6
   const DecodeJob& job = frame(plan.jobs)[at.job];
   const BodyJob& body_job = frame(plan.bodies.jobs)[at.job];
   if (!decodes(frame, body_job)) return;
-  const bool empty = frame.layer(job.layer).bytes == 0 || body_of(frame, body_job).bytes == 0;
+  const bool no_bytes = frame.layer(job.layer).bytes == 0;
+  // Of a sketch with bytes the pairs are everywhere.
+  if (body_job.part == BodyPart::rows && !no_bytes) return;
+  const bool empty = no_bytes || body_of(frame, body_job).bytes == 0;
   if (!empty && frame(plan.bodies.states)[at.job].stands == 0) return;
   float* const y = frame.layer(job.layer).y;
   const std::uint64_t* const words = segment_words(frame, plan.bodies.marks, {at.job, 0});
@@ -370,6 +373,7 @@ class AtomsDecodePlanner {
     sum.layer = job.layer;
     sum.dithered = 1;
     sum.form = of.form;
+    sum.rows_body = jobs_.count() + 1;  // the atoms behind the pairs
     job.outer = outer_.count();
     sum = outer_.add(of.pairs, sum, of.part == BodyPart::pairs);
     job.to[0] = sum.shorter;
@@ -412,7 +416,7 @@ void decode_in_turn(const Frames& frames, const MessageRange& turn, const Decode
   queue.launch_blocks_each(decode_and_fill, divide_up(units, warps), turn.count, warps * kLanes, 0,
                            frames, plan, into, turn.first);
   sum_outer_products(frames, turn, plan.outer, into, queue);
-  if (!into.add) put_low_rank(frames[turn.first], plan.outer, queue);
+  if (!into.add) put_low_rank(frames[turn.first], plan, queue);
 }
 
 }  // namespace atomo::cuda::atoms
