@@ -15,7 +15,8 @@
 /// lane leaves its tile's values in shared memory; then the warp takes the 32 tiles one after the
 /// other, a lane an entry, so that stores are whole lines. A lane draws its levels once for 8
 /// tiles, 4 generator calls. Zeros are written by the same launch: a warp writes those of 32,768
-/// entries before it reads its groups, so blocks have like work however many atoms are kept.
+/// entries before it reads its groups, so blocks have like work however many atoms are kept. Rows of a sketch
+/// need none: low_rank.cu writes every entry.
 ///
 /// Traffic in bytes an entry: 4 written (8 more for adding: kept atoms alone are read and written),
 /// plus the body, 0.05 to 2; nothing more is possible. Of pairs an entry is one of a vector, which
@@ -236,7 +237,7 @@ __device__ void fill_unit(const Frame& frame, const DecodePlan& plan, std::uint6
   const BodyJob& body_job = frame(plan.bodies.jobs)[at.job];
   if (!decodes(frame, body_job)) return;
   const bool no_bytes = frame.layer(job.layer).bytes == 0;
-  // Of a sketch with bytes the pairs are everywhere.
+  // Of a sketch that has bytes every entry is written a launch later, with its pairs.
   if (body_job.part == BodyPart::rows && !no_bytes) return;
   const bool empty = no_bytes || body_of(frame, body_job).bytes == 0;
   if (!empty && frame(plan.bodies.states)[at.job].stands == 0) return;

@@ -8,7 +8,8 @@
 ///
 /// Mapping. A warp owns a square of 32 x 32 entries, a lane 8 rows of 4 columns, and adds one message of the
 /// turn after the other to it: sums of pairs stay in registers, and with those of the tensor too an SM
-/// would have a third fewer warps. A tensor that is no matrix is one of 32 columns.
+/// would have a third fewer warps. Four rows are read before one of them is written. A tensor that is no matrix
+/// is one of 32 columns.
 ///
 /// Traffic in bytes an entry: 8 for the tensor, from the second message of a turn on from the L2 cache, and
 /// 4 a message for those of its entries that are sent by themselves; vectors come from the caches, 1/4 byte an

@@ -6,11 +6,12 @@
 /// f32 from 0. An entry beyond f32 is infinite, and the call says so.
 ///
 /// Mapping. A warp makes a square of 32 x 32 entries, a lane 8 rows of 4 columns in registers, as
-/// outer_products.cu. The rows have been decoded before, into y, whose entries are replaced where
-/// they stand.
+/// outer_products.cu. Rows that are sent have been decoded before, into y, whose entries are replaced where
+/// they stand; a lane reads all of its own before it writes one. The other rows hold nothing yet.
 ///
-/// Traffic in bytes an entry: 4 read and 4 written; vectors come from the caches, 1/4 byte an entry and pair. 2 floating-point operations an entry and pair: with some 20
-/// pairs or fewer the memory is what it waits for.
+/// Traffic in bytes an entry: 4 written, and 4 read of rows that are sent; vectors come from the caches, 1/4
+/// byte an entry and pair. 2 floating-point operations an entry and pair: with some 20 pairs or fewer the
+/// memory is what it waits for.
 ///
 /// Shared memory: none. Determinism: every entry is summed by one lane in order of k. Alignment:
 /// vectors stand in the workspace at multiples of 128 bytes and are filled up with zeros; y is
