@@ -13,7 +13,8 @@
 /// pairs (strand_words.cuh). It leaves its tile's values in shared memory; then the warp takes the 32 tiles
 /// four at a time, a lane four entries, so that stores are whole lines. A lane draws its levels once for 8
 /// tiles, 4 generator calls. Zeros are written by the same launch: a warp writes those of 32,768
-/// entries before it reads its groups, so blocks have like work however many atoms are kept.
+/// entries before it reads its groups, so blocks have like work however many atoms are kept. Rows of a sketch
+/// need none: low_rank.cu writes every entry.
 ///
 /// Traffic in bytes an entry: 4 written (8 more for adding: kept atoms alone are read and written),
 /// plus the body, 0.05 to 2; nothing more is possible. Of pairs an entry is one of a vector, which
@@ -252,7 +253,10 @@ __device__ void fill_unit(const Frame& frame, const DecodePlan& plan, std::uint6
   const DecodeJob& job = frame(plan.jobs)[at.job];
   const BodyJob& body_job = frame(plan.bodies.jobs)[at.job];
   if (!decodes(frame, body_job)) return;
-  const bool empty = frame.layer(job.layer).bytes == 0 || body_of(frame, body_job).bytes == 0;
+  const bool no_bytes = frame.layer(job.layer).bytes == 0;
+  // Of a sketch that has bytes every entry is written a launch later, with its pairs.
+  if (body_job.part == BodyPart::rows && !no_bytes) return;
+  const bool empty = no_bytes || body_of(frame, body_job).bytes == 0;
   if (!empty && frame(plan.bodies.states)[at.job].stands == 0) return;
   float* const y = frame.layer(job.layer).y;
   const std::uint64_t* const words = segment_words(frame, plan.bodies.marks, {at.job, 0});
@@ -390,6 +394,7 @@ class AtomsDecodePlanner {
     sum.layer = job.layer;
     sum.dithered = 1;
     sum.form = of.form;
+    sum.rows_body = jobs_.count() + 1;  // the atoms behind the pairs
     job.outer = outer_.count();
     sum = outer_.add(of.pairs, sum, of.part == BodyPart::pairs);
     job.to[0] = sum.shorter;
@@ -432,7 +437,7 @@ void decode_in_turn(const Frames& frames, const MessageRange& turn, const Decode
   queue.launch_blocks_each(decode_and_fill, divide_up(units, warps), turn.count, warps * kLanes, 0,
                            frames, plan, into, turn.first);
   sum_outer_products(frames, turn, plan.outer, into, queue);
-  if (!into.add) put_low_rank(frames[turn.first], plan.outer, queue);
+  if (!into.add) put_low_rank(frames[turn.first], plan, queue);
 }
 
 }  // namespace atomo::cuda::atoms
