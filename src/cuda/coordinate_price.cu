@@ -132,11 +132,10 @@ __device__ void walk(const Frame& frame, PoolPrice& pool, const GridSearch& sear
     frame.notice(Status::underspent);
 }
 
-__global__ void __launch_bounds__(kScanThreads) grow_tree(Frame frame, Plan plan) {
+/// By a whole block: a layer at some of the candidates.
+__device__ void grow_tree_of(const Frame& frame, const Plan& plan, const Turn& turn) {
   PoolPrice& pool = frame.pool(kGridPool);
-  if (pool.given > 0) return;
   GridSearch& search = *frame(plan.search);
-  const Turn turn = take_turn(search.rounds, plan.searches.units);
   const UnitOf unit = find_unit(frame, plan.searches, turn.unit);
   const std::uint32_t number = frame(plan.budgeted)[unit.job];
   const Job job = frame(plan.jobs)[number];
@@ -159,6 +158,12 @@ __global__ void __launch_bounds__(kScanThreads) grow_tree(Frame frame, Plan plan
   if (!block_comes_last(&search.tickets, plan.searches.units) || threadIdx.x != 0) return;
   walk(frame, pool, search, turn.round);
   end_round(search.rounds, turn.round + 1 == GridSearch::kRounds);
+}
+
+__global__ void __launch_bounds__(kScanThreads) grow_tree(Frame frame, Plan plan) {
+  if (frame.pool(kGridPool).given > 0) return;
+  take_turns(frame(plan.search)->rounds, GridSearch::kRounds, plan.searches.units,
+             [&](const Turn& turn) { grow_tree_of(frame, plan, turn); });
 }
 
 // ---- steps of their own
@@ -254,8 +259,8 @@ void analyse(const Frame& frame, const Plan& plan, Queue& queue) {
 
 void search_steps(const Frame& frame, const Plan& plan, Queue& queue) {
   queue.launch_warps(find_lowest, divide_up(plan.count, kLanes), frame, plan);
-  queue.launch_blocks(grow_tree, GridSearch::kRounds * plan.searches.units, kScanThreads, 0, frame,
-                      plan);
+  const std::uint64_t turns = GridSearch::kRounds * plan.searches.units;
+  queue.launch_blocks(grow_tree, blocks_of_turns(turns), kScanThreads, 0, frame, plan);
 }
 
 void find_price(const Frame& frame, const Plan& plan, Queue& queue) {

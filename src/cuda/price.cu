@@ -14,9 +14,8 @@
 /// ahead. Lane l = 1 .. 31 of every warp is node l of the tree of middles that can come next (in
 /// heap order: node 2l follows when node l's cost fits the budget), lane 0 the lowest code. A block
 /// takes 2,048 atoms of a layer, or of a layer's grid a candidate; of a small layer's eight, a warp
-/// each. Grids that are not tried have no blocks in the rounds: what was launched for them ends at
-/// once. The first blocks of a round are those of atoms, which they count by bins before it begins;
-/// then each warp of such a block shows an eighth of the bins to all lanes, each of which
+/// each. Grids that are not tried have no units in the rounds. The first units of a round are those
+/// of atoms, which their blocks count by bins before it begins; then each warp of a block shows an eighth of the bins to all lanes, each of which
 /// adds up at its own candidate. A bin's share at a price is a product of integers
 /// (PriceDivisor), one reciprocal a lane and round. The block that ends a job adds the cost of its
 /// marks; the one that ends a layer puts the layer's cost to the pool's; the one that ends the last
@@ -260,7 +259,7 @@ __device__ void search_grid(const Frame& frame, const PricePlan& plan,
     search.add_layer(cost);
 }
 
-__global__ void __launch_bounds__(kScanThreads, 2)
+__global__ void __launch_bounds__(kScanThreads, 3)
     search(Frame frame, PricePlan plan, coordinate::Plan grids) {
   PoolPrice& pool = frame.pool(kAtomsPool);
   PriceTotals& totals = *frame(plan.totals);
@@ -270,16 +269,16 @@ __global__ void __launch_bounds__(kScanThreads, 2)
     return;
   }
   if (totals.largest == 0) return;
-  const std::uint64_t units = plan.parts.units + totals.looks;
-  if (blockIdx.x >= kPriceRounds * units) return;  // fewer grids are tried than might be
-  const Turn turn = take_turn(totals.rounds, units);
   auto& memory = shared<BlockMemory>();
-  if (turn.unit < plan.parts.units) {
-    search_atoms(frame, plan, turn, memory.atoms);
-  } else {
-    const GridLook look = frame(plan.looks)[turn.unit - plan.parts.units];
-    search_grid(frame, plan, grids, turn, look, memory.grids);
-  }
+  const std::uint64_t units = plan.parts.units + totals.looks;
+  take_turns(totals.rounds, kPriceRounds, units, [&](const Turn& turn) {
+    if (turn.unit < plan.parts.units) {
+      search_atoms(frame, plan, turn, memory.atoms);
+    } else {
+      const GridLook look = frame(plan.looks)[turn.unit - plan.parts.units];
+      search_grid(frame, plan, grids, turn, look, memory.grids);
+    }
+  });
 }
 
 /// A warp a part of a job, as the search, but four atoms a lane at the one price of the layer.
@@ -306,8 +305,8 @@ void search_price(const Frame& frame, const PricePlan& plan, const coordinate::P
                   Queue& queue) {
   static_assert(price::kLastPriceCode < 1u << 5 * kPriceRounds);
   if (plan.parts.units == 0) return;
-  const std::uint64_t blocks = kPriceRounds * (grids.searches.units + plan.parts.units);
-  queue.launch_blocks(search, blocks, kScanThreads, 0, frame, plan, grids);
+  const std::uint64_t turns = kPriceRounds * (grids.searches.units + plan.parts.units);
+  queue.launch_blocks(search, blocks_of_turns(turns), kScanThreads, 0, frame, plan, grids);
 }
 
 void choose_forms(const Frame& frame, const PricePlan& plan, Queue& queue) {
