@@ -252,6 +252,12 @@ def test_a_standing_worker_takes_jobs(worker, others, tmp_path, capsys):
     result = atomo.train.run(train_runs.network, points, tests, out=tmp_path / "b", secret=secret, **run)
     assert train_runs.losses(tmp_path, "b") == train_runs.losses(others[0] / "whole") and result["out"] == str(tmp_path / "b")
     assert "tested after 12 steps" in capsys.readouterr().out and (tmp_path / "b/checkpoint.safetensors").exists()
+    name = atomo.train.run(train_runs.network, points, tests, out=tmp_path / "c", secret=secret, wait=False, **run)
+    listed = subprocess.run([sys.executable, "-m", "atomo.train", "workers", "--secret", secret, "--workers", hosts],
+                            capture_output=True, text=True, check=True).stdout
+    assert re.fullmatch(rf"127.0.0.1:\d+  atomo {atomo.__version__}  \d+ cores  (runs {name}|has no job)\n", listed), listed
+    left = atomo.train.collect(name, workers=hosts, secret=secret, out=tmp_path / "c")
+    assert left["accuracy"] == result["accuracy"] and train_runs.losses(tmp_path, "c") == train_runs.losses(tmp_path, "b")
 
 
 def model_of(data, split="classes:k=2", **options):

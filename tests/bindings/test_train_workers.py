@@ -2,6 +2,7 @@
 """Standing workers of `atomo.train`: what they keep of jobs, and who may have it. The jobs here are text that a stand-in for
 mpirun obeys in this process, so that a test says when a job goes on."""
 import json
+import os
 import re
 import signal
 import socket
@@ -149,6 +150,35 @@ def test_a_job_whose_connection_broke_is_collected(worker, mpirun, tmp_path, cap
     assert listed["state"] == "ended" and listed["ended"] >= listed["began"] and Path(listed["folder"]).name == name
     with pytest.raises(atomo.Error, match="holds a run already"):
         collect(worker, name, tmp_path / "out")
+
+
+def test_a_job_that_nobody_waits_for(worker, mpirun, tmp_path, capsys):
+    name = _workers.submit(b"a job", 3, [], tmp_path, [worker.address], SECRET, wait=False)
+    # It runs, and nobody is told what it prints.
+    assert [(job["job"], job["state"]) for job in jobs(worker)] == [(name, "runs")] and not mpirun.goes_on.is_set()
+    assert list(tmp_path.iterdir()) == [tmp_path / "jobs"]
+    said, errors = capsys.readouterr()
+    assert said.endswith(f"runs job {name} in {tmp_path / 'jobs' / name}\n") and said.count("\n") == 1 and not errors
+    mpirun.goes_on.set()
+    collect(worker, name, tmp_path / "out")
+    assert capsys.readouterr().out == "3 processes begin a job\n" and (tmp_path / "out/log.jsonl").exists()
+    with pytest.raises(atomo.Error, match="wait: False goes with workers"):
+        atomo.train.run(None, None, None, nodes=1, wait=False)
+
+
+def test_workers_are_listed(worker, mpirun, tmp_path, capsys, monkeypatch):
+    with standing(tmp_path / "others", mpirun) as other:
+        name = _workers.submit(b"a job", 1, [], tmp_path, [worker.address], SECRET, wait=False)
+        hosts = [("127.0.0.1", 1), worker.address, other.address]
+        about = {"version": atomo.__version__, "cores": len(os.sched_getaffinity(0))}
+        assert _workers.workers(hosts, SECRET) == [
+            about | {"worker": _workers._name(address), "job": job} for address, job in ((worker.address, name), (other.address, None))]
+        assert "127.0.0.1:1 does not answer as a worker" in capsys.readouterr().err
+        mpirun.goes_on.set()
+        until(lambda: _workers.workers([worker.address], SECRET)[0]["job"] is None)
+        monkeypatch.setattr(_standing, "__version__", "0.0.1")
+        with pytest.raises(atomo.Error, match=f"none answers: .* has atomo 0.0.1, this is {atomo.__version__}"):
+            _workers.workers([other.address], SECRET)
 
 
 def test_two_clients(worker, mpirun, tmp_path):

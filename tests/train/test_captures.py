@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run keeps at more than one step: gradients and checkpoints; scores of nodes; networks with dropout."""
 
+import csv
+import json
 import os
 import subprocess
 import unittest
@@ -42,11 +44,24 @@ class CapturesTest(unittest.TestCase):
                                   text=True, check=True)
             self.assertIn(f"tested after {step} steps", done.stdout)
 
-    def test_each_node_has_a_score(self):
-        for event in finished(3, *BRIEF, "--algorithm", "dpsgd", "--steps", 4).events("evaluation"):
-            scores = event["accuracy_of_nodes"]
-            self.assertEqual(sorted(scores), ["0", "1", "2"])
-            self.assertAlmostEqual(sum(scores.values()) / 3, event["accuracy"])
+    def test_each_node_has_a_score_and_losses(self):
+        out = path("losses")
+        finished(3, *BRIEF, "--algorithm", "dpsgd", "--steps", 4, "--out", out)
+        with open(f"{out}/log.jsonl", encoding="utf-8") as file:
+            events = [json.loads(line) for line in file]
+        for kind, what, mean, count in (("evaluation", "accuracy_of_nodes", "accuracy", 1), ("evaluation", "loss_of_nodes", "loss", 1),
+                                        ("step", "loss_of_nodes", "loss", 4)):
+            of_kind = [event for event in events if event["event"] == kind]
+            self.assertEqual(len(of_kind), count)
+            for event in of_kind:
+                self.assertEqual(sorted(event[what]), ["0", "1", "2"])
+                self.assertAlmostEqual(sum(event[what].values()) / 3, event[mean])
+        for table, steps in (("steps.csv", 4), ("evaluations.csv", 1)):
+            with open(f"{out}/{table}", newline="") as file:
+                rows = list(csv.DictReader(file))
+            self.assertEqual(len(rows), steps)
+            self.assertTrue(all(float(row[f"loss_of_nodes.{node}"]) > 0 for row in rows for node in range(3)))
+        self.assertNotIn("loss_of_nodes", finished(2, *BRIEF, "--algorithm", "allgather", "--steps", 1).events("step")[0])
 
     def test_dropout_is_repeated_and_resumed(self):
         """Its draws are another worker's and step's own, and a function of the seed."""

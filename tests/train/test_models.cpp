@@ -37,9 +37,12 @@ TEST(Models, HaveTheParametersThatWerePublished) {
           {"resnet34", kImageNet, 21'797'672},
           {"resnet50", kImageNet, 25'557'032},
           {"resnet152", kImageNet, 60'192'808},
-          // VGG-11 with batch normalisation, of torchvision, with the 530,442 parameters of a classifier of
-          // 512, 512 and 10 in place of the 123,642,856 of its own.
+          // VGGs with batch normalisation, of torchvision, with the 530,442 parameters of a classifier of
+          // 512, 512 and 10 in place of the 123,642,856 of their own.
           {"vgg11", kCifar10, 132'868'840 - 123'642'856 + 530'442},
+          {"vgg13", kCifar10, 133'053'736 - 123'642'856 + 530'442},
+          {"vgg16", kCifar10, 138'365'992 - 123'642'856 + 530'442},
+          {"vgg19", kCifar10, 143'678'248 - 123'642'856 + 530'442},
           {"densenet-40-12", kCifar10, 1'019'722},    // 1.0 M in arXiv 1608.06993
           {"densenet-bc-100-12", kCifar10, 769'162},  // .8 M there
           // 21.28 M: torchvision's ResNet-34, whose groups' parameters are as many as its batches',
@@ -82,6 +85,7 @@ TEST(Models, LearnFromAStep) {
   for (const char* model : {"mlp:hidden=20-30", "alexnet", "resnet110", "densenet-40-12"})
     learns(model, "");
   learns("vgg11", "group:16");
+  learns("vgg19", "group:16");
   learns("resnet20", "group:4");
   learns("densenet-bc-100-12", "group:6");
 }

@@ -187,7 +187,7 @@ void add_model_options(CLI::App& app, Options& o) {
       ->group(group);
   app.add_option(
          "--norm", o.norm,
-         "normalisation of vgg11, resnets and densenets: batch, or group:N with N channels a "
+         "normalisation of vggs, resnets and densenets: batch, or group:N with N channels a "
          "group (default: batch; resnet32 group:8, ecl-resnet32 group:32)")
       ->option_text("NORM")
       ->group(group);

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /// \file
-/// The classifiers of images without shortcuts are defined here: MLP, LeNet, AlexNet and VGG-11.
-/// Poolings of the last two round up, so that images of 28 x 28 pixels pass through all of them.
+/// The classifiers of images without shortcuts are defined here: MLP, LeNet, AlexNet and VGGs.
+/// Poolings of AlexNet and VGGs round up, so that images of 28 x 28 pixels pass through all of them.
 
 #include "learning/classifiers.hpp"
 
+#include <algorithm>
+#include <array>
 #include <stdexcept>
+#include <string_view>
 #include <vector>
 
 namespace train {
@@ -107,19 +110,29 @@ struct AlexNet : Plain {
   }
 };
 
-struct Vgg11 : Plain {
-  Vgg11(const ImageShape& of, const NormSpec& norm) : Plain(of) {
+/// Configurations A, B, D and E of arXiv 1409.1556: the convolutions of each stage.
+struct VggLayout {
+  std::string_view name;
+  std::array<int, 5> convolutions;
+};
+constexpr VggLayout kVggs[] = {{"vgg11", {1, 1, 2, 2, 2}},
+                               {"vgg13", {2, 2, 2, 2, 2}},
+                               {"vgg16", {2, 2, 3, 3, 3}},
+                               {"vgg19", {2, 2, 4, 4, 4}}};
+
+struct Vgg : Plain {
+  Vgg(const VggLayout& layout, const ImageShape& of, const NormSpec& norm) : Plain(of) {
     constexpr std::int64_t kLast = 512;
-    std::int64_t in = shape.channels;
-    for (const auto& stage : std::vector<std::vector<std::int64_t>>{
-             {64}, {128}, {256, 256}, {kLast, kLast}, {kLast, kLast}}) {
-      for (const std::int64_t out : stage) {
+    std::int64_t in = shape.channels, out = 64;
+    for (const int convolutions : layout.convolutions) {
+      for (int k = 0; k < convolutions; ++k) {
         add_conv(in, out, 3, 1, 1);
         features->push_back(norm_layer(norm, out));
         add_relu();
         in = out;
       }
       add_pool(2);
+      out = std::min(2 * out, kLast);
     }
     const std::int64_t hidden = is_large() ? 4096 : kLast;
     if (is_large()) squares = 7;
@@ -157,8 +170,9 @@ std::shared_ptr<Network> make_alexnet(const ImageShape& shape) {
   return std::make_shared<AlexNet>(shape);
 }
 
-std::shared_ptr<Network> make_vgg11(const ImageShape& shape, const NormSpec& norm) {
-  return std::make_shared<Vgg11>(shape, norm);
+std::shared_ptr<Network> make_vgg(const std::string& name, const ImageShape& shape,
+                                  const NormSpec& norm) {
+  return std::make_shared<Vgg>(*std::ranges::find(kVggs, name, &VggLayout::name), shape, norm);
 }
 
 }  // namespace train

@@ -42,9 +42,10 @@ struct Classifier : Network {
                                                 const std::vector<std::int64_t>& hidden);
 /// Large images: arXiv 1404.5997; small ones: one fully connected layer behind the convolutions.
 [[nodiscard]] std::shared_ptr<Network> make_alexnet(const ImageShape& shape);
-/// Configuration A of arXiv 1409.1556 with normalisation; on small images the hidden layers of the
-/// classifier have 512 units.
-[[nodiscard]] std::shared_ptr<Network> make_vgg11(const ImageShape& shape, const NormSpec& norm);
+/// `name`: "vgg11", "vgg13", "vgg16" or "vgg19", of arXiv 1409.1556, with normalisation; on small images
+/// the hidden layers of the classifier have 512 units.
+[[nodiscard]] std::shared_ptr<Network> make_vgg(const std::string& name, const ImageShape& shape,
+                                                const NormSpec& norm);
 
 // resnets.cpp
 /// `name`: "resnet20", "resnet32", "resnet110" (for small images), "resnet18", "resnet34", "resnet50",

@@ -21,13 +21,16 @@ struct Known {
   bool has_norm;
   std::int64_t channels_a_group = 0;  ///< of its own normalisation; 0: over the batch
 };
-constexpr Known kKnown[] = {
-    {"logistic", false},        {"mlp", false},           {"lenet", false},
-    {"alexnet", false},         {"vgg11", true},          {"resnet18", true},
-    {"resnet20", true},         {"resnet32", true, 8},    {"resnet34", true},
-    {"resnet50", true},         {"resnet110", true},      {"resnet152", true},
-    {"ecl-resnet32", true, 32}, {"densenet-40-12", true}, {"densenet-bc-100-12", true},
-    {"transformer", false},     {"quadratic", false}};
+constexpr Known kKnown[] = {{"logistic", false},      {"mlp", false},
+                            {"lenet", false},         {"alexnet", false},
+                            {"vgg11", true},          {"vgg13", true},
+                            {"vgg16", true},          {"vgg19", true},
+                            {"resnet18", true},       {"resnet20", true},
+                            {"resnet32", true, 8},    {"resnet34", true},
+                            {"resnet50", true},       {"resnet110", true},
+                            {"resnet152", true},      {"ecl-resnet32", true, 32},
+                            {"densenet-40-12", true}, {"densenet-bc-100-12", true},
+                            {"transformer", false},   {"quadratic", false}};
 
 const Known& find_known(const std::string& name) {
   const auto* const found = std::ranges::find(kKnown, std::string_view(name), &Known::name);

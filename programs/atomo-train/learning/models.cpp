@@ -27,7 +27,7 @@ std::shared_ptr<Network> make_classifier(const std::string& name, const std::str
   if (spec.name == "mlp") return make_mlp(shape, spec.hidden);
   if (spec.name == "lenet") return make_lenet(shape);
   if (spec.name == "alexnet") return make_alexnet(shape);
-  if (spec.name == "vgg11") return make_vgg11(shape, norm);
+  if (spec.name.starts_with("vgg")) return make_vgg(spec.name, shape, norm);
   if (spec.name.starts_with("densenet"))
     return make_densenet(shape, norm, spec.name == "densenet-bc-100-12");
   return make_resnet(spec.name, shape, norm);

@@ -249,16 +249,19 @@ void Node::log_reports(Verdict& verdict) {
   double duration = 0;  // of a step, mean over nodes
   for (std::size_t s = 0; s < steps; ++s) {
     std::vector<StepReport> reports;
+    std::map<int, double> losses;
     double wait = 0, decode = 0;
     for (const auto& [node, of_node] : gathered_) {
       const auto& told = of_node[s];
       reports.push_back(told.report);
+      losses[node] = told.report.loss;
       wait += told.wait / nodes;
       decode += told.decode / nodes;
       if (told.report.interrupted != 0) verdict.stops = 1;
     }
     auto record = record_of(posted_from_ + static_cast<std::uint32_t>(s), reports);
     record.workers = static_cast<int>(reports.size());
+    record.losses = std::move(losses);
     record.times.wire = wait;
     record.times.decode = decode;
     const auto& t = record.times;

@@ -138,6 +138,7 @@ void Log::step(const StepRecord& record) {
       {"seconds", seconds()},
       {"ms", json_of(record.times)},
       {"encode_beside_ms", record.beside}};
+  for (const auto& [node, loss] : record.losses) line["loss_of_nodes"][std::to_string(node)] = loss;
   if (measure_.is_accuracy) {
     const auto accuracy =
         share_of_right({.correct = record.correct, .predictions = record.predictions});
@@ -170,9 +171,11 @@ void Log::evaluation(std::uint32_t steps_done, const Score& score, const Score* 
     line["loss_of_mean"] = mean_loss(*of_mean);
     mean = ", " + std::string(measure_.name) + " of the mean model " + measure_.text(tested);
   }
-  for (std::size_t k = 0; k < of_each.size(); ++k)
-    line[std::string(measure_.key) + "_of_nodes"][std::to_string(nodes[k])] =
-        measure_.of(of_each[k]);
+  for (std::size_t k = 0; k < of_each.size(); ++k) {
+    const auto node = std::to_string(nodes[k]);
+    line[std::string(measure_.key) + "_of_nodes"][node] = measure_.of(of_each[k]);
+    line["loss_of_nodes"][node] = mean_loss(of_each[k]);
+  }
   emit(line);
   if (!live_)
     print(format("tested after %u steps: %s %s, %s%s", steps_done, measure_.name,

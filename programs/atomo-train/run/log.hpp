@@ -35,6 +35,7 @@ struct StepRecord {
   StepTimes times;
   double beside = 0;  ///< milliseconds of encoding beside back-propagation; mean over workers
   int workers = 0;    ///< that took the step; 0: all
+  std::map<int, double> losses;  ///< by node, where each trains a model of its own
 };
 
 /// A node that a run has gone on without. Nodes count from 0.

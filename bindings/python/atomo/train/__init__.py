@@ -46,7 +46,7 @@ from ._model import Model
 
 share_with(_atomo_train)
 
-__all__ = ["Failed", "algorithms", "cancel", "collect", "jobs", "load", "run"]
+__all__ = ["Failed", "algorithms", "cancel", "collect", "jobs", "load", "run", "workers"]
 
 _JOB = "job.pkl"
 _GOES_ON_HERE = "its checkpoint is in out: the same call with resume=True and without workers goes on, on this machine"
@@ -99,8 +99,9 @@ def run(
     launcher: Sequence[str] = (),
     workers: str | os.PathLike[str] | None = None,
     secret: str | os.PathLike[str] | None = None,
+    wait: bool = True,
     **options: Any,
-) -> dict[str, Any] | None:
+) -> dict[str, Any] | str | None:
     """Trains `model` in `nodes` processes, and returns how it ended.
 
     - `model`: a module, which is copied and left as it is, or a function that makes one, called in every process after torch,
@@ -121,7 +122,7 @@ def run(
       `resume`: True goes on from the checkpoint in it, a path from that one. `plot`: draw it, where there is matplotlib.
     - `launcher`: more words for mpirun, `("--hostfile", "hosts")`. `workers`: a host file of standing workers, the first of
       which that has no job runs this one; `secret`: the file of the secret that they have. Where the connection breaks, `Failed`
-      has the job's name as `job`, which `collect` takes.
+      has the job's name as `job`, which `collect` takes. `wait`: False returns that name once the job has begun there.
     - `sample_scores=True` leaves `sample-scores.csv` in `out` at the end: of each sample of the test its number, target,
       prediction and the probability of that by the softmax of the outputs (`score`), of the last checkpoint. For one class a sample.
     - `options`: any other option of atomo-train, `local_steps=8` for `--local-steps 8`, True for a flag.
@@ -134,6 +135,8 @@ def run(
     """
     own_optimiser = None if isinstance(optimizer, str) else optimizer
     own_schedule = None if schedule is None or isinstance(schedule, str) else schedule
+    if not wait and workers is None:
+        raise Error("wait: False goes with workers, who keep the job")
     if own_schedule is not None and own_optimiser is None:
         raise Error("schedule: a function goes with an optimizer of torch; for one by name take a name")
     folder = os.fspath(out)
@@ -173,7 +176,9 @@ def run(
     file = Path(job.out, _JOB)
     job.write(file)
     if workers is not None:
-        _workers.submit(file.read_bytes(), nodes + servers, launcher, Path(job.out), hosts, word)
+        name = _workers.submit(file.read_bytes(), nodes + servers, launcher, Path(job.out), hosts, word, wait)
+        if not wait:
+            return name
     else:
         shown = ["--progress=on"] if sys.stdout.isatty() else []
         launch(["-m", "atomo.train", str(file), *shown], nodes + servers, launcher)
@@ -190,6 +195,15 @@ def jobs(*, workers: str | os.PathLike[str], secret: str | os.PathLike[str]) -> 
     Raises `atomo.Error` where none answers; those that do not are named on standard error.
     """
     return _workers.jobs(hosts_of(workers), secret_of(secret))
+
+
+def workers(*, workers: str | os.PathLike[str], secret: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The standing workers of a host file, in its order: `worker` (the address), `version`, `cores`, `job` (the name of the one that
+    runs; None where it has none).
+
+    Raises `atomo.Error` where none answers; those that do not, and those of another version, are named on standard error.
+    """
+    return _workers.workers(hosts_of(workers), secret_of(secret))
 
 
 def collect(job: str, *, workers: str | os.PathLike[str], secret: str | os.PathLike[str],

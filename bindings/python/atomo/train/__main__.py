@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """usage: python -m atomo.train JOB [--OPTION=VALUE...]
        python -m atomo.train worker --secret FILE [--listen HOST:PORT] [--folder FOLDER] [--keep-days DAYS]
+       python -m atomo.train workers --secret FILE [--workers FILE]
        python -m atomo.train jobs --secret FILE [--workers FILE]
        python -m atomo.train collect JOB --secret FILE [--workers FILE] [--out FOLDER]
        python -m atomo.train cancel JOB --secret FILE [--workers FILE] [--now]
 
 The first is a process of a run: mpirun starts as many as there are. Options are those of atomo-train and take the place of the
-job's. The second waits for jobs and runs them (docs/train-in-python.md). Both run code of a job. The others list what workers run
-and keep, bring what is left of a job, and end one.
+job's. The second waits for jobs and runs them (docs/train-in-python.md). Both run code of a job. The others list workers,
+what they run and keep, bring what is left of a job, and end one.
 """
 
 from __future__ import annotations
@@ -61,10 +62,11 @@ def _ask(words: list[str]) -> None:
 
     parser = argparse.ArgumentParser("python -m atomo.train", description="Asks standing workers for their jobs.")
     actions = parser.add_subparsers(dest="action", required=True)
-    for name, what in (("jobs", "lists what workers run and keep"), ("collect", "waits for a job and brings its files"),
+    for name, what in (("workers", "lists workers, and which have no job"), ("jobs", "lists what workers run and keep"),
+                       ("collect", "waits for a job and brings its files"),
                        ("cancel", "asks a job to save a checkpoint and to end")):
         action = actions.add_parser(name, help=what, description=what)
-        if name != "jobs":
+        if name not in ("workers", "jobs"):
             action.add_argument("job", metavar="JOB")
         action.add_argument("--secret", required=True, metavar="FILE", help="with the secret that the workers have")
         action.add_argument("--workers", metavar="FILE", help=f"a host file (default: the worker at {ADDRESS})")
@@ -74,7 +76,11 @@ def _ask(words: list[str]) -> None:
             action.add_argument("--now", action="store_true", help="ends it at once")
     asked = parser.parse_args(words)
     hosts, secret = hosts_of(asked.workers) if asked.workers else [address_of(ADDRESS)], secret_of(asked.secret)
-    if asked.action == "jobs":
+    if asked.action == "workers":
+        for worker in _workers.workers(hosts, secret):
+            does = f"runs {worker['job']}" if worker["job"] else "has no job"
+            print(f"{worker['worker']}  atomo {worker['version']}  {worker['cores']} cores  {does}")
+    elif asked.action == "jobs":
         for job in _workers.jobs(hosts, secret):
             print(f"{job['job']}  {job['state']:6}  {job['began']}  {job['worker']}  {job['folder']}")
     elif asked.action == "collect":
@@ -87,7 +93,7 @@ def main() -> None:
     words = sys.argv[1:]
     if not words or words[0] in ("-h", "--help"):
         sys.exit(__doc__)
-    if words[0] not in ("worker", "jobs", "collect", "cancel"):
+    if words[0] not in ("worker", "workers", "jobs", "collect", "cancel"):
         return _run(words[0], words[1:])
     from atomo import Error
 

@@ -100,7 +100,8 @@ class Worker:
             say(connection)
             job = self._shelf.add(connection.recv_bytes(), processes)
             say(connection, job=job.state["job"], folder=str(job.folder))
-            if hear(connection).get("go"):
+            told = hear(connection)
+            if told.get("go"):
                 self._shelf.begin(job)
                 threading.Thread(target=self._run, args=(job, processes, launcher), daemon=True).start()
                 begun = True
@@ -109,8 +110,10 @@ class Worker:
                 self._busy.release()
                 if job is not None:
                     shutil.rmtree(job.folder, ignore_errors=True)
-        if begun:
+        if begun and told["waits"]:
             _tell(connection, job)
+        elif begun:
+            say(connection)
 
     def _run(self, job: Kept, processes: int, launcher: list[str]) -> None:
         try:

@@ -30,8 +30,8 @@ def _name(address: tuple[str, int]) -> str:
     return f"{address[0]}:{address[1]}"
 
 
-def _meet(address: tuple[str, int], secret: bytes) -> Connection:
-    """A worker of this version. Raises Error."""
+def _greet(address: tuple[str, int], secret: bytes) -> tuple[Connection, dict[str, Any]]:
+    """A worker of this version, and what it says of itself. Raises Error."""
     name = _name(address)
     try:
         connection = Client(address)
@@ -46,7 +46,11 @@ def _meet(address: tuple[str, int], secret: bytes) -> Connection:
     if told["version"] != __version__:
         connection.close()
         raise Error(f"{name} has atomo {told['version']}, this is {__version__}")
-    return connection
+    return connection, told
+
+
+def _meet(address: tuple[str, int], secret: bytes) -> Connection:
+    return _greet(address, secret)[0]
 
 
 def _ask(address: tuple[str, int], connection: Connection, **question: Any) -> dict[str, Any]:
@@ -61,8 +65,9 @@ def _ask(address: tuple[str, int], connection: Connection, **question: Any) -> d
     return told
 
 
-def submit(job: bytes, processes: int, launcher: Sequence[str], out: Path, hosts: Hosts, secret: bytes) -> None:
-    """Runs a job at the first worker that has none, and fills `out` with the files of its folder. Raises Failed like `launch`."""
+def submit(job: bytes, processes: int, launcher: Sequence[str], out: Path, hosts: Hosts, secret: bytes, wait: bool = True) -> str:
+    """Runs a job at the first worker that has none, and returns its name: where it waits, once the job has ended and `out` has
+    the files of its folder, else once it has begun. Raises Failed like `launch`."""
     reasons = []
     for address in hosts:
         try:
@@ -72,9 +77,15 @@ def submit(job: bytes, processes: int, launcher: Sequence[str], out: Path, hosts
                 connection.send_bytes(job)
                 told = hear(connection)
                 print(f"{_name(address)} runs job {told['job']} in {told['folder']}", flush=True)
+                name = str(told["job"])
+                if not wait:
+                    say(connection, go=True, waits=False)
+                    _hear_of(address, connection, name)
+                    return name
                 with _asks_to_stop(connection):
-                    say(connection, go=True)
-                    return _follow(address, connection, told["job"], out)
+                    say(connection, go=True, waits=True)
+                    _follow(address, connection, name, out)
+                    return name
         except (Error, OSError, EOFError) as error:
             reasons.append(str(error))
     raise Error("workers: none takes the job: " + "; ".join(reasons))
@@ -115,12 +126,27 @@ def cancel(job: str, now: bool, hosts: Hosts, secret: bytes) -> None:
 
 def jobs(hosts: Hosts, secret: bytes) -> list[dict[str, Any]]:
     """Those of all workers. Raises Error where none answers."""
+    return [job | {"worker": worker["worker"]} for worker in _who_answer(hosts, secret) for job in worker["jobs"]]
+
+
+def workers(hosts: Hosts, secret: bytes) -> list[dict[str, Any]]:
+    """Each with the job that it runs, None where it has none. Raises Error where none answers."""
+    found = _who_answer(hosts, secret)
+    for worker in found:
+        worker["job"] = next((job["job"] for job in worker.pop("jobs") if job["state"] == "runs"), None)
+    return found
+
+
+def _who_answer(hosts: Hosts, secret: bytes) -> list[dict[str, Any]]:
+    """The workers that do: `worker` (the address), `version`, `cores`, `jobs`. Raises Error where none answers."""
     found: list[dict[str, Any]] = []
     reasons = []
     for address in hosts:
         try:
-            with closing(_meet(address, secret)) as connection:
-                found += [job | {"worker": _name(address)} for job in _ask(address, connection, wants="jobs")["jobs"]]
+            connection, told = _greet(address, secret)
+            with closing(connection):
+                jobs = _ask(address, connection, wants="jobs")["jobs"]
+            found.append({"worker": _name(address), "version": told["version"], "cores": told["cores"], "jobs": jobs})
         except Error as error:
             reasons.append(str(error))
     if len(reasons) == len(hosts):
