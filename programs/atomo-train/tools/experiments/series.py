@@ -59,7 +59,6 @@ def series_options(parser, name):
     """Adds the options of every series and reads the command line. The series' files are called `name`, in which
     {model} is the option's value."""
     add_trainer_options(parser)
-    parser.set_defaults(simulate=0, until=None)
     parser.add_argument("--hostfile", help="the machines to run on, as mpirun reads them")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], metavar="SEED")
     parser.add_argument("--quick", action="store_true", help="a few steps of everything, to see that it works")
