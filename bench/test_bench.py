@@ -17,6 +17,7 @@ import floors
 import peer_names
 import roofline
 import table
+import variance_report
 from programs import has_avx2
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -119,8 +120,21 @@ def test_limits() -> None:
         assert abs(found - seconds) < 1e-9, f"{operation} of {message} bytes: {found}"
 
 
+def test_nearest() -> None:
+    def row(codec: str, rate: float, **figures: float) -> dict:
+        return {"model": "m", "codec": codec, "rate": rate, "predicted_nmse": 9.0, **figures}
+
+    rows = [row("rows", 0.5, nmse=0.5), row("rows", 0.25, nmse=2.0), row("rows, nearest", 0.5, nmse=0.125),
+            row("rows, nearest", 0.25, nmse=0.4), row("sketch, nearest", 0.5, nmse=0.1), row("coordinates", 0.5, nmse=3.0)]
+    other = [{**rows[0], "model": "other", "nmse": 7.0}]
+    header, body = variance_report.nearest_table({"rows": other + rows}, "m")
+    # A kind of atoms that was not drawn too is left out; what one model leaves is not beside another's.
+    assert body == [["rows", "0.5", ".5", ".125", ".875", "4.00"], ["rows", "0.25", "2", ".4", ".6", "5.00"]], body
+    assert header[0] == "m: atoms" and len(header) == 6, header
+
+
 def test_commands() -> None:
-    for test in (test_answers, test_table, test_floors, test_limits):
+    for test in (test_answers, test_table, test_floors, test_limits, test_nearest):
         test()
         print(f"{test.__name__}: passed")
 

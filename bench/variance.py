@@ -47,8 +47,8 @@ CODECS = (
     Codec("sketch, rank 8", "atomo:bits={bits},atoms=sketch,rank=8"),
     Codec("rows", "atomo:bits={bits},atoms=rows"),
     Codec("blocks", "atomo:bits={bits},atoms=blocks"),
-    Codec("auto, nearest", "atomo:bits={bits},atoms=auto,content=nearest", biased=True),
-    Codec("rows, nearest", "atomo:bits={bits},atoms=rows,content=nearest", biased=True),
+    *(Codec(f"{name}{variance_report.NEAREST}", f"atomo:bits={{bits}},atoms={atoms},content=nearest", biased=True)
+      for name, atoms in (("auto", "auto"), ("singular pairs", "svd"), ("sketch", "sketch"), ("rows", "rows"), ("blocks", "blocks"))),
     Codec("coordinates", "atomo:bits={bits},atoms=coordinate"),
     Codec("ATOMO as published", "atomo:atoms=svd,keep={keep},values=f32", counts=True),
     Codec("QSGD", "qsgd:bits={bits}", rates=(4, 2)),
@@ -56,8 +56,8 @@ CODECS = (
     Codec("EDEN", "eden:bits={bits}", drawn=False),
     Codec("top-k (biased)", "topk:keep={keep}", biased=True),
 )
-QUICK = ("auto", "singular pairs", "sketch", "rows", "auto, nearest", "rows, nearest", "coordinates", "ATOMO as published",
-         "EDEN", "top-k (biased)")
+QUICK = ("auto", "singular pairs", "sketch", "rows", "blocks", *(f"{name}{variance_report.NEAREST}" for name in (
+    "auto", "singular pairs", "sketch", "rows", "blocks")), "coordinates", "ATOMO as published", "EDEN", "top-k (biased)")
 FIRST = " (a first message)"
 COSTS = ("atomo:bits=1,atoms=auto", "atomo:bits=1,atoms=auto" + FIRST, "atomo:bits=0.5,atoms=auto",
          "atomo:bits=0.25,atoms=auto", "atomo:bits=0.25,atoms=auto" + FIRST, "atomo:bits=1,atoms=sketch",

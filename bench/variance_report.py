@@ -4,6 +4,8 @@ import json
 import os
 import pathlib
 
+NEAREST = ", nearest"  # behind the name of a codec: the same atoms, kept by their size (content=nearest)
+
 
 def short(value):
     """Three digits, without the zero before the point or an exponent's padding."""
@@ -67,6 +69,19 @@ def matrix(report, model, codecs):
         if any(cell != "-" for cell in cells):
             body.append([codec, *cells])
     return [model, *(f"{rate:g} b" for rate in rates)], body
+
+
+def nearest_table(report, model):
+    """What kinds of atoms leave with draws and by their size, at equal bits: E |decoded - g|^2 / |g|^2 = 1 - contraction."""
+    found = {(row["codec"], row["rate"]): row for row in report["rows"] if row["model"] == model}
+    body = []
+    for (codec, rate), row in found.items():
+        drawn = found.get((codec.removesuffix(NEAREST), rate))
+        if codec.endswith(NEAREST) and drawn is not None:
+            left = error_of(row)
+            body.append([codec.removesuffix(NEAREST), f"{rate:g}", short(error_of(drawn)), short(left), short(1 - left),
+                         f"{error_of(drawn) / left:.2f}" if left else "-"])
+    return [f"{model}: atoms", "bits", "left, drawn", "left, nearest", "contraction", "drawn / nearest"], body
 
 
 def every_figure(report):
@@ -136,7 +151,9 @@ def write(report, codecs, out):
     models = [capture["model"] for capture in report["captures"]]
     pathlib.Path(out).parent.mkdir(parents=True, exist_ok=True)
     costs = [model for model in models if any(row["model"] == model for row in report["costs"])]
-    tables = [(matrix(report, model, codecs), 1) for model in models if report["rows"]] + [(cost_table(report, model), 1) for model in costs]
+    tables = [(of(report, model), 1) for model in models if report["rows"]
+              for of in (lambda report, model: matrix(report, model, codecs), nearest_table)]
+    tables += [(cost_table(report, model), 1) for model in costs]
     tables += [(history_table(report, model), 1) for model in costs]
     said = note(report) if report["rows"] else costs_note(report)
     plain = [said, *(aligned(*table, left) for table, left in tables)]

@@ -72,40 +72,20 @@ __device__ inline LaneVector load_vector(const AtomContent& c, std::uint64_t ran
                    static_cast<std::uint32_t>(entry >> kClassShift), v);
 }
 
-/// The levels of 8 tiles, a nibble each: word l / 4 at index 4 `base` + l mod 4 for pair l.
-__device__ inline void draw_dither(const Philox& draws, std::uint64_t base, std::uint32_t* level) {
+/// The levels of 8 tiles, a nibble each: word l for pair l.
+__device__ inline void draw_dither(const Philox& draws, std::uint64_t base,
+                                   std::uint32_t (&level)[kTileDuos]) {
   for (unsigned i = 0; i < 4; ++i) {
     const PhiloxWords words = draws(4 * base + i);
     for (unsigned w = 0; w < 4; ++w) level[4 * w + i] = words[w];
   }
 }
 
-/// The cell of an entry of `decode_table`.
-__device__ inline std::int32_t first_of(std::uint32_t entry) {
-  return static_cast<std::int32_t>(entry << 22) >> 26;
-}
-__device__ inline std::int32_t second_of(std::uint32_t entry) {
-  return static_cast<std::int32_t>(entry << 16) >> 26;
-}
-
-/// The strand of a lane: of two lanes of a group the first has the upward one.
-struct LaneStrand {
-  BitView group;
-  bool upward;
-
-  /// The next 64 bits, the first the highest. A damaged strand may leave its group.
-  __device__ std::uint64_t window(std::uint32_t bit) const {
-    return group.peek64_along(bit, upward);
-  }
-  __device__ std::uint32_t moved(std::uint32_t bit, std::uint32_t by) const {
-    return upward ? bit + by : bit - by;
-  }
-};
-
 /// The way of a lane along its strand.
 struct StrandWalk {
   std::uint64_t rank = 0;              ///< of the kept atom
   std::uint32_t vector = 0, tile = 0;  ///< of the atom, of the vector
+  std::uint32_t of_vector = 0;         ///< tiles of the vector
   std::uint32_t left = 0;              ///< tiles on the strand
   bool begins = true;                  ///< with this tile a vector, or the strand within one
 
@@ -131,24 +111,23 @@ struct StrandWalk {
     }
     const std::uint32_t turn = shape.upward_tiles(member, tiles);
     left = members * (upward ? turn : tiles - turn);
-    if (upward) return;
-    tile += turn;
-    if (shape.pieces == 1 && tile >= vectors.of[0].tiles && vectors.count == 2) {
+    if (!upward) tile += turn;
+    if (!upward && shape.pieces == 1 && tile >= vectors.of[0].tiles && vectors.count == 2) {
       tile -= vectors.of[0].tiles;
       vector = 1;
     }
+    of_vector = vectors.of[vector].tiles;
   }
 
   /// To the next tile; of atoms that share a group every other one is on the strand.
   __device__ void go_on(const AtomVectors& vectors) {
     begins = false;
     --left;
-    if (++tile < vectors.of[vector].tiles) return;
+    if (++tile < of_vector) return;
     begins = true;
     tile = 0;
-    if (++vector < vectors.count) return;
-    vector = 0;
-    rank += 2;
+    if (++vector == vectors.count) vector = 0, rank += 2;
+    of_vector = vectors.of[vector].tiles;
   }
 };
 
@@ -174,48 +153,5 @@ __device__ inline UnitStrand strand_of_lane(const Frame& frame, const BodyPlan& 
               (own.upward ? before : before - own.length);
   return own;
 }
-
-/// The strand of a lane in whole words, where the body stands at a multiple of 4; at its ends, and where it
-/// does not, in words that are looked at byte by byte.
-class WordStrand {
- public:
-  __device__ WordStrand(const BodyBytes& body, const UnitStrand& own)
-      : slow_{BitView(body.begin, body.bytes).from(own.start), own.upward},
-        turned_(own.upward ? 0 : 64) {
-    const auto address = reinterpret_cast<std::uintptr_t>(body.begin);
-    const std::uint64_t before = own.start / 32, behind = body.bytes / 4 - before;
-    words_ = in_one(reinterpret_cast<const std::uint32_t*>(address - address % 4) + before);
-    skipped_ = static_cast<std::int32_t>(own.start % 32);
-    before_ = static_cast<std::int32_t>(before < kMost ? before : kMost);
-    const auto after = static_cast<std::int32_t>(behind < kMost ? behind : kMost) - 2;
-    there_ = address % 4 != 0 || after < 0 ? 0u : static_cast<std::uint32_t>(before_ + after);
-  }
-
-  [[nodiscard]] __device__ bool upward() const { return slow_.upward; }
-  [[nodiscard]] __device__ std::uint32_t moved(std::uint32_t bit, std::uint32_t by) const {
-    return slow_.moved(bit, by);
-  }
-  /// The next 64 bits, the first the highest.
-  [[nodiscard]] __device__ std::uint64_t window(std::uint32_t bit) const {
-    const std::int32_t at = static_cast<std::int32_t>(bit) + skipped_ - turned_, i = at >> 5;
-    if (static_cast<std::uint32_t>(i + before_) >= there_) return slow_.window(bit);
-    const std::uint32_t* const three = words_ + i;
-    const auto shift = static_cast<unsigned>(at & 31);
-    const std::uint32_t low = __funnelshift_r(three[0], three[1], shift),
-                        high = __funnelshift_r(three[1], three[2], shift);
-    const std::uint32_t upper = slow_.upward ? __brev(low) : high,
-                        lower = slow_.upward ? __brev(high) : low;
-    return std::uint64_t{upper} << 32 | lower;
-  }
-
- private:
-  static constexpr std::uint64_t kMost = 1u << 20;  ///< words: more than a group has
-
-  LaneStrand slow_;
-  std::int32_t turned_;
-  const std::uint32_t* words_;     ///< that of the group's first bit
-  std::int32_t skipped_, before_;  ///< bits of it; words before it that are there, or kMost
-  std::uint32_t there_;            ///< from these on, words with two behind them; or 0
-};
 
 }  // namespace atomo::cuda::atoms

@@ -9,26 +9,25 @@
 ///
 /// Mapping. Words have no ends that can be seen, and the code of a pair depends on its number, so a
 /// strand (half of a group of 1,024 entries or little less) can only be read in order: a lane reads a
-/// strand, the 32 strands of 16 groups in lockstep, a tile of 32 entries at a time. A window has the
-/// first bit of what is left of a strand highest, whatever way it goes. Four words of a code without
-/// raw bits are looked up in one window, and then an escape or a pair with raw bits is read by itself. A
-/// lane leaves its tile's values in shared memory; then the warp takes the 32 tiles one after the
-/// other, a lane an entry, so that stores are whole lines. A lane draws its levels once for 8
+/// strand, the 32 strands of 16 groups in lockstep, a tile of 32 entries at a time, and of a tile four
+/// pairs (strand_words.cuh). It leaves its tile's values in shared memory; then the warp takes the 32 tiles
+/// four at a time, a lane four entries, so that stores are whole lines. A lane draws its levels once for 8
 /// tiles, 4 generator calls. Zeros are written by the same launch: a warp writes those of 32,768
-/// entries before it reads its groups, so blocks have like work however many atoms are kept.
+/// entries before it reads its groups, so blocks have like work however many atoms are kept. Rows of a sketch
+/// need none: low_rank.cu writes every entry.
 ///
 /// Traffic in bytes an entry: 4 written (8 more for adding: kept atoms alone are read and written),
 /// plus the body, 0.05 to 2; nothing more is possible. Of pairs an entry is one of a vector, which
 /// the sums read again. Where values are added, those of a sketch's rows and of layers that choose a form
 /// are kept apart, without zeros, and forms_add.cu adds them. The index of the body: atom_body.cu.
 ///
-/// Shared memory: 7,424 bytes a warp (values 33 words a row and levels 21, so that neither rows nor
-/// columns meet in a bank). Determinism: every entry is written by one lane. Alignment: y is
-/// aligned to its entries; bodies begin at any byte.
+/// Shared memory: 15 KiB a block, 7,168 bytes a warp (values 36 words a row, so that four of a row meet
+/// no others in a bank, by rows or by columns). Determinism: every entry is written by one lane.
+/// Alignment: y is aligned to its entries; bodies begin at any byte.
 
 #include <algorithm>
 
-#include "cuda/atom_strands.cuh"
+#include "cuda/strand_words.cuh"
 
 namespace atomo::cuda::atoms {
 namespace {
@@ -36,8 +35,6 @@ namespace {
 constexpr std::uint64_t kZeroedEntries = 32768;
 /// Warps of a block, at most: what static shared memory holds with room for other blocks.
 constexpr unsigned kContentWarps = 4;
-/// Words that are looked up in one window.
-constexpr unsigned kWords = 4;
 
 /// The place that a tile's values go to.
 struct TileRow {
@@ -47,89 +44,71 @@ struct TileRow {
 
 /// A warp's tiles, one of each of its groups.
 struct Tiles {
-  float value[kLanes][kTile + 1];
-  /// Of 8 tiles, nibble u mod 8. Behind the last pair's there is room for what is looked up in vain.
-  std::uint32_t level[kLanes][kTileDuos + kWords + 1];
+  alignas(16) float value[kLanes][kTile + 4];
+  LaneLevels level;
   TileRow row[kLanes];
 };
 struct BlockTiles {
+  ShortWords words;
   Tiles of[kContentWarps];
 };
 
 /// A tile as one lane reads it.
 struct LaneTile {
   const LaneVector& of;
-  const std::uint32_t* level;
-  unsigned shift;  ///< of the tile's nibble
+  const WordTable& table;
+  std::uint64_t level;  ///< a nibble a pair
   float unrange;
   std::uint32_t half;  ///< its pairs
   float* value;
 
-  __device__ std::uint32_t level_of(std::uint32_t l) const { return (level[l] >> shift) & 15u; }
-
-  __device__ void put(std::uint32_t l, std::uint32_t j, std::int32_t q0, std::int32_t q1) const {
-    value[l] = math::dequantise<float>(q0, j, of.step) * unrange;
-    value[half + l] = math::dequantise<float>(q1, j ^ math::kMateDither, of.step) * unrange;
-  }
-
-  /// Pairs from l on of a code without raw bits, whose words stand in the window behind one another, four at
-  /// most. Returns how many, fewer where one is escaped; `used`: their bits. The look-ups wait for each other,
-  /// so nothing else stands between them.
-  __device__ std::uint32_t read_words(std::uint64_t window, std::uint32_t l,
-                                      std::uint32_t& used) const {
-    const DeviceStep& c = of.coding;
-    std::uint32_t j[kWords], entry[kWords], count = 0;
-    for (unsigned k = 0; k < kWords; ++k) j[k] = level_of(l + k);
-    for (unsigned k = 0; k < kWords; ++k) {
-      const std::uint32_t place = (j[k] & c.level_mask) << c.limit;
-      entry[k] = decode_table()[c.decode + (place | first_bits(window, c.limit))];
-      window <<= entry[k] & 15u;
-    }
-    bool stands = true;
-    used = 0;
-    for (unsigned k = 0; k < kWords; ++k) {
-      const std::int32_t h0 = first_of(entry[k]), h1 = second_of(entry[k]);
-      stands = stands && h0 != kEscapeCell && l + k < half;
-      if (!stands) continue;
-      const bool swapped = (j[k] & 8u & (c.level_mask + 1u)) != 0;
-      put(l + k, j[k], swapped ? h1 : h0, swapped ? h0 : h1);
-      used += entry[k] & 15u;
-      ++count;
-    }
-    return count;
-  }
-
-  /// Reads a pair by itself; returns the bit behind it.
-  __device__ std::uint32_t read_pair(const WordStrand& strand, std::uint32_t l,
-                                     std::uint32_t bit) const {
-    const std::uint32_t j = level_of(l);
-    const DuoRead pair = get_duo(of.coding, of.escape_bits, j, strand.window(bit), strand.upward());
-    put(l, j, pair.q0, pair.q1);
-    return strand.moved(bit, pair.count);
-  }
-
-  /// Reads the tile from `bit` on; returns the bit behind it. Lanes are not at the same pair: one that meets an
-  /// escape takes a turn more, and the others do not go its way.
-  __device__ std::uint32_t read(const WordStrand& strand, std::uint32_t bit) const {
-    if (of.coding.raw != 0) {
-      for (std::uint32_t l = 0; l < half; ++l) bit = read_pair(strand, l, bit);
-      return bit;
-    }
+  __device__ void read(StrandStream& strand) {
     for (std::uint32_t l = 0; l < half;) {
-      std::uint32_t used;
-      const std::uint32_t count = read_words(strand.window(bit), l, used);
-      bit = strand.moved(bit, used);
-      l += count;
-      if (count < kWords && l < half) bit = read_pair(strand, l++, bit);
+      const LaneDuos duos(strand, of, table, static_cast<std::uint32_t>(level), half - l);
+      put(l, duos, strand.upward());
+      strand.pass(duos.bits);
+      level >>= 4 * duos.count;
+      l += duos.count;
     }
-    return bit;
+  }
+
+  /// The values of pairs from l on.
+  __device__ void put(std::uint32_t l, const LaneDuos& duos, bool upward) const {
+    std::int32_t q0[kLaneDuos], q1[kLaneDuos];
+#pragma unroll
+    for (unsigned k = 0; k < kLaneDuos; ++k) {
+      const std::int32_t h0 = first_of(duos.entry[k]), h1 = second_of(duos.entry[k]);
+      const bool swapped = (duos.level(k) & 8u & (of.coding.level_mask + 1u)) != 0;
+      q0[k] = swapped ? h1 : h0, q1[k] = swapped ? h0 : h1;
+    }
+    if (duos.more) {
+      duos.visit_more(of, upward, [&](unsigned k, const DuoRead& pair, std::uint32_t) {
+        q0[k] = pair.q0, q1[k] = pair.q1;
+      });
+    }
+    float v0[kLaneDuos], v1[kLaneDuos];
+#pragma unroll
+    for (unsigned k = 0; k < kLaneDuos; ++k) {
+      const std::uint32_t j = duos.level(k);
+      v0[k] = math::dequantise<float>(q0[k], j, of.step) * unrange;
+      v1[k] = math::dequantise<float>(q1[k], j ^ math::kMateDither, of.step) * unrange;
+    }
+    if (duos.count == kLaneDuos && half == kTileDuos && l % kLaneDuos == 0) {
+      *reinterpret_cast<float4*>(value + l) = make_float4(v0[0], v0[1], v0[2], v0[3]);
+      *reinterpret_cast<float4*>(value + kTileDuos + l) = make_float4(v1[0], v1[1], v1[2], v1[3]);
+      return;
+    }
+#pragma unroll
+    for (unsigned k = 0; k < kLaneDuos; ++k) {
+      if (k < duos.count) value[l + k] = v0[k], value[half + l + k] = v1[k];
+    }
   }
 };
 
 /// The warp's tiles into the output, an entry a lane. What is added to is read for several tiles at
 /// once; rows from `rows` on are empty.
-__device__ void write_tiles(const Tiles& tiles, std::uint32_t rows, DecodeInto into) {
-  constexpr unsigned kTogether = 16;
+__device__ void write_entries(const Tiles& tiles, std::uint32_t rows, DecodeInto into) {
+  constexpr unsigned kTogether = 8;
   for (std::uint32_t first = 0; first < rows; first += kTogether) {
     float old[kTogether] = {};
     if (into.add) {
@@ -146,23 +125,55 @@ __device__ void write_tiles(const Tiles& tiles, std::uint32_t rows, DecodeInto i
   }
 }
 
-/// A lane's tile: its levels where they begin, its values. Returns the bit behind it.
-__device__ std::uint32_t read_tile(const AtomContent& c, const LaneVector& vector,
-                                   const StrandWalk& walk, std::uint32_t entries,
-                                   const WordStrand& strand, std::uint32_t bit, Tiles& tiles) {
-  std::uint32_t* const level = tiles.level[lane()];
+/// Likewise four entries a lane, where the tiles begin at multiples of 16 bytes.
+__device__ void write_fours(const Tiles& tiles, std::uint32_t rows, DecodeInto into) {
+  constexpr unsigned kLanesOfRow = kTile / 4, kRows = kLanes / kLanesOfRow, kTogether = 4;
+  const std::uint32_t entry = 4 * (lane() % kLanesOfRow);
+  for (std::uint32_t first = 0; first < rows; first += kTogether * kRows) {
+    float4 old[kTogether] = {};
+    const std::uint32_t own = first + lane() / kLanesOfRow;
+    if (into.add) {
+      for (unsigned k = 0; k < kTogether; ++k) {
+        const TileRow row = tiles.row[own + k * kRows];
+        if (entry + 4 <= row.entries) old[k] = *reinterpret_cast<const float4*>(row.y + entry);
+      }
+    }
+    for (unsigned k = 0; k < kTogether; ++k) {
+      const TileRow row = tiles.row[own + k * kRows];
+      const float* const values = tiles.value[own + k * kRows] + entry;
+      float4 v = *reinterpret_cast<const float4*>(values);
+      if (entry + 4 <= row.entries) {
+        if (into.add) {
+          v.x = old[k].x + (into.alpha * v.x), v.y = old[k].y + (into.alpha * v.y);
+          v.z = old[k].z + (into.alpha * v.z), v.w = old[k].w + (into.alpha * v.w);
+        }
+        *reinterpret_cast<float4*>(row.y + entry) = v;
+      } else {
+#pragma unroll 1
+        for (std::uint32_t i = entry; i < row.entries; ++i) {
+          const float one = values[i - entry];
+          row.y[i] = into.add ? row.y[i] + (into.alpha * one) : one;
+        }
+      }
+    }
+  }
+}
+
+/// A lane's tile: its levels where they begin, its values.
+__device__ void read_tile(const AtomContent& c, const LaneVector& vector, const WordTable& table,
+                          const StrandWalk& walk, std::uint32_t entries, StrandStream& strand,
+                          Tiles& tiles) {
   float* const value = tiles.value[lane()];
   const AtomVector& of = c.job.vectors.of[walk.vector];
-  const std::uint32_t tile = walk.tile;
-  if (walk.begins || tile % coding::kDitherTiles == 0)
-    draw_dither(Philox(c.frame.key(c.job.layer), of.dither), of.level_base(vector.atom, tile),
-                level);
-  const LaneTile own{vector, level, 4 * (tile % coding::kDitherTiles), c.unrange, (entries + 1) / 2,
-                     value};
-  bit = own.read(strand, bit);
+  const std::uint32_t in_draw = walk.tile % coding::kDitherTiles;
+  if (walk.begins || in_draw == 0)
+    draw_levels(Philox(c.frame.key(c.job.layer), of.dither), of.level_base(vector.atom, walk.tile),
+                tiles.level);
+  LaneTile own{vector, table, tiles.level[in_draw][lane()], c.unrange, (entries + 1) / 2, value};
+  own.read(strand);
   // The vectors of pairs end with zeros.
+#pragma unroll 1
   for (std::uint32_t i = entries; i < kTile; ++i) value[i] = 0;
-  return bit;
 }
 
 /// Where the values of a vector go.
@@ -174,39 +185,49 @@ __device__ float* output_of(const AtomContent& c, const LaneVector& vector, cons
   return c.job.output(c.frame, into, slot) + vector.atom * length;
 }
 
-/// The groups of a unit, `rows` strands: `group` is that of this lane. True when its strands meet.
-__device__ bool decode_groups(const AtomContent& c, const WordStrand& strand, std::uint64_t group,
-                              std::uint32_t length, std::uint32_t rows, DecodeInto into_call,
-                              std::uint32_t slot, Tiles& tiles) {
+/// The groups of a unit, `rows` strands: `own` is that of this lane. True when they meet.
+__device__ bool decode_groups(const AtomContent& c, const BodyBytes& body, const UnitStrand& own,
+                              std::uint32_t rows, DecodeInto into_call, std::uint32_t slot,
+                              BlockTiles& block) {
   const DecodeInto into = c.job.mode(into_call);
-  StrandWalk walk(c, group, strand.upward());
-  std::uint32_t bit = strand.upward() ? 0 : length;
+  Tiles& tiles = block.of[warp_in_block()];
+  StrandStream strand(body, own);
+  StrandWalk walk(c, own.group, own.upward);
   LaneVector vector;
+  WordTable table;
   float* to = nullptr;
-  for (std::uint32_t s = 0; s < c.job.strand_tiles; ++s) {
+  const std::uint32_t strand_tiles = c.job.strand_tiles;
+  const bool has_pairs = c.job.has_pairs();
+  for (std::uint32_t s = 0; s < strand_tiles; ++s) {
     std::uint32_t entries = 0;
     const std::uint64_t from = std::uint64_t{walk.tile} * kTile;
     if (walk.left != 0) {
       if (walk.begins) {
         vector = load_vector(c, walk.rank, walk.vector);
+        table = WordTable(vector.coding, block.words);
         to = output_of(c, vector, walk, into_call, slot);
       }
       const std::uint64_t behind = from < vector.entries ? vector.entries - from : 0;
       entries = static_cast<std::uint32_t>(behind < kTile ? behind : kTile);
     }
-    if (entries != 0) bit = read_tile(c, vector, walk, entries, strand, bit, tiles);
-    tiles.row[lane()] = {entries != 0 ? to + from : nullptr,
-                         entries != 0 && c.job.has_pairs() ? kTile : entries};
+    if (entries != 0) read_tile(c, vector, table, walk, entries, strand, tiles);
+    float* const y = entries != 0 ? to + from : nullptr;
+    tiles.row[lane()] = {y, entries != 0 && has_pairs ? kTile : entries};
     __syncwarp();
-    write_tiles(tiles, rows, into);
+    if (__all_sync(kAllLanes, reinterpret_cast<std::uintptr_t>(y) % 16 == 0) != 0) {
+      write_fours(tiles, rows, into);
+    } else {
+      write_entries(tiles, rows, into);
+    }
     __syncwarp();
     if (walk.left != 0) walk.go_on(c.job.vectors);
   }
+  const std::uint32_t bit = own.upward ? strand.passed() : own.length - strand.passed();
   return bit == __shfl_xor_sync(kAllLanes, bit, 1);
 }
 
 __device__ void decode_unit(const Frame& frame, const DecodePlan& plan, std::uint64_t unit,
-                            DecodeInto into, std::uint32_t slot, bool several) {
+                            DecodeInto into, std::uint32_t slot, bool several, BlockTiles& block) {
   const UnitOf at = find_unit(frame, plan.bodies.groups, unit);
   const BodyState& state = frame(plan.bodies.states)[at.job];
   const std::uint64_t first = at.index * kUnitGroups;
@@ -222,11 +243,8 @@ __device__ void decode_unit(const Frame& frame, const DecodePlan& plan, std::uin
   }
   const UnitStrand own = strand_of_lane(frame, plan.bodies, at, body, state);
   const std::uint64_t left = state.groups - first, groups = left < kUnitGroups ? left : kUnitGroups;
-  const WordStrand strand(body, own);
-  const bool good =
-      decode_groups(content, strand, own.group, own.length, static_cast<std::uint32_t>(2 * groups),
-                    into, slot, shared<BlockTiles>().of[warp_in_block()]);
-  if (!good) frame.refuse(job.layer, Status::corrupt);
+  if (!decode_groups(content, body, own, static_cast<std::uint32_t>(2 * groups), into, slot, block))
+    frame.refuse(job.layer, Status::corrupt);
 }
 
 /// Zeros for the entries of a unit whose atoms are not kept.
@@ -235,7 +253,10 @@ __device__ void fill_unit(const Frame& frame, const DecodePlan& plan, std::uint6
   const DecodeJob& job = frame(plan.jobs)[at.job];
   const BodyJob& body_job = frame(plan.bodies.jobs)[at.job];
   if (!decodes(frame, body_job)) return;
-  const bool empty = frame.layer(job.layer).bytes == 0 || body_of(frame, body_job).bytes == 0;
+  const bool no_bytes = frame.layer(job.layer).bytes == 0;
+  // Of a sketch that has bytes every entry is written a launch later, with its pairs.
+  if (body_job.part == BodyPart::rows && !no_bytes) return;
+  const bool empty = no_bytes || body_of(frame, body_job).bytes == 0;
   if (!empty && frame(plan.bodies.states)[at.job].stands == 0) return;
   float* const y = frame.layer(job.layer).y;
   const std::uint64_t* const words = segment_words(frame, plan.bodies.marks, {at.job, 0});
@@ -256,9 +277,12 @@ __global__ void decode_and_fill(const Frames frames, const DecodePlan plan, cons
                                 const std::uint32_t first) {
   const Frame frame = frames[first + blockIdx.y];
   const std::uint64_t unit = warp_in_grid();
+  auto& block = shared<BlockTiles>();
+  load_short_words(block.words);
   if (unit < plan.fill.units && !into.add) fill_unit(frame, plan, unit);
+  __syncthreads();
   if (unit < plan.bodies.groups.units)
-    decode_unit(frame, plan, unit, into, blockIdx.y, is_several(frames, into));
+    decode_unit(frame, plan, unit, into, blockIdx.y, is_several(frames, into), block);
 }
 
 /// What the plan has of everything.
@@ -370,6 +394,7 @@ class AtomsDecodePlanner {
     sum.layer = job.layer;
     sum.dithered = 1;
     sum.form = of.form;
+    sum.rows_body = jobs_.count() + 1;  // the atoms behind the pairs
     job.outer = outer_.count();
     sum = outer_.add(of.pairs, sum, of.part == BodyPart::pairs);
     job.to[0] = sum.shorter;
@@ -412,7 +437,7 @@ void decode_in_turn(const Frames& frames, const MessageRange& turn, const Decode
   queue.launch_blocks_each(decode_and_fill, divide_up(units, warps), turn.count, warps * kLanes, 0,
                            frames, plan, into, turn.first);
   sum_outer_products(frames, turn, plan.outer, into, queue);
-  if (!into.add) put_low_rank(frames[turn.first], plan.outer, queue);
+  if (!into.add) put_low_rank(frames[turn.first], plan, queue);
 }
 
 }  // namespace atomo::cuda::atoms

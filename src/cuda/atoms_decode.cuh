@@ -96,6 +96,9 @@ void decode_together(const Frames& frames, const DecodePlan& plan, DecodeInto in
 /// sketches whose values are not added.
 void decode_in_turn(const Frames& frames, const MessageRange& turn, const DecodePlan& plan,
                     DecodeInto into, Queue& queue);
+/// Makes the output of a message's sketches from their pairs and, where rows are kept, from what stands
+/// there: a launch, none without sketches, low_rank.cu.
+void put_low_rank(const Frame& frame, const DecodePlan& plan, Queue& queue);
 /// Adds what this operation and coordinates kept apart in a turn, message by message: a launch where there
 /// are layers that do, forms_add.cu.
 void add_apart(const Frames& frames, const MessageRange& turn, const DecodePlan& plan,

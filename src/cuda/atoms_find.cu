@@ -5,16 +5,15 @@
 /// (atoms_decode.cu), which are left in the workspace (duo_words.cuh).
 ///
 /// Mapping. A lane reads a strand of a message by itself; strands of all messages run side by side, so that
-/// none waits for those of the message before. Four pairs are looked up in one window of 64 bits. Those
-/// in front of the first that has more behind its word are taken; of that one the place is left, and
-/// where a tile has it alone, its numbers stand beside the tile: one escape in 180 pairs seldom
-/// meets another in a tile.
+/// none waits for those of the message before. Four pairs are looked up in one window of 64 bits
+/// (strand_words.cuh). Of one that has more behind its word the place is left, and where a tile has it
+/// alone, its numbers stand beside the tile: one escape in 180 pairs seldom meets another in a tile.
 ///
 /// Traffic in bytes an entry that is kept: a byte written, and the bodies read.
 ///
-/// Shared memory: 3,840 bytes a warp. Workspace: 4 bytes of words and 1 byte of places an entry.
-/// Determinism: every pair is one lane's. Alignment: bodies begin at any byte; those at a multiple of
-/// 4 are read in whole words.
+/// Shared memory: 15 KiB a block, 3,584 bytes a warp. Workspace: 4 bytes of words and 1 byte of places an
+/// entry. Determinism: every pair is one lane's. Alignment: bodies begin at any byte; but for their ends they
+/// are read in whole words.
 
 #include <algorithm>
 
@@ -25,72 +24,61 @@ namespace {
 
 constexpr unsigned kWarps = 4;  // of a block, at most
 
-/// A row a lane: 11 and 19 words, so that neither rows nor columns meet in a bank. What is behind a tile's is
-/// read and written, and nothing else.
 struct WarpWords {
-  std::uint32_t word[kLanes][kTileDuos / 2 + 3];           ///< two of a tile each
-  std::uint32_t level[kLanes][kTileDuos + kLaneDuos - 1];  ///< of 8 tiles, nibble u mod 8
+  /// Two of a tile each, a row a lane. What is behind a tile's is written, and nothing else.
+  alignas(16) std::uint32_t word[kLanes][kTileDuos / 2 + 4];
+  LaneLevels level;
 };
 struct BlockWords {
+  ShortWords words;
   WarpWords of[kWarps];
 };
 
 /// A tile as one lane looks its words up.
 struct TileWords {
   const LaneVector& of;
-  const WordStrand& strand;
-  const std::uint32_t* level;
-  unsigned shift;      ///< of the tile's nibble
-  std::uint32_t half;  ///< its pairs
-  std::uint16_t* word;
-  std::uint32_t places = 0;             ///< pairs of which the place is left
-  std::uint32_t pair = 0, pair_at = 0;  ///< the last of them, and its bit
+  const WordTable& table;
+  std::uint64_t level;  ///< a nibble a pair
+  std::uint32_t half;   ///< its pairs
+  std::uint32_t* row;
+  std::uint32_t places = 0;     ///< pairs of which the place is left
+  std::int32_t q0 = 0, q1 = 0;  ///< the numbers of the last of them
 
-  /// Reads the tile from `bit` on; returns the bit behind it.
-  __device__ std::uint32_t read(std::uint32_t bit) {
-    const std::uint32_t start = bit;
+  __device__ void read(StrandStream& strand) {
+    const std::uint32_t start = strand.passed();
     for (std::uint32_t l = 0; l < half;) {
-      std::uint32_t used;
-      const std::uint32_t count = look(strand.window(bit), l, used);
-      bit = strand.moved(bit, used);
-      l += count;
-      if (count == kLaneDuos || l == half) continue;
-      const std::uint32_t entry = word[l], length = entry & 15u;
-      const std::uint32_t place = strand.upward() ? bit - start : start - bit;
-      word[l] = static_cast<std::uint16_t>(put_place(place));
-      ++places, pair = l, pair_at = bit;
-      const unsigned each = first_of(entry) == kEscapeCell ? of.escape_bits : of.coding.raw;
-      bit = strand.moved(bit, length + 2 * each);
-      ++l;
+      const LaneDuos duos(strand, of, table, static_cast<std::uint32_t>(level), half - l);
+      std::uint32_t words[kLaneDuos];
+      for (unsigned k = 0; k < kLaneDuos; ++k) words[k] = duos.entry[k];
+      if (duos.more) leave_places(duos, strand.passed() - start, strand.upward(), words);
+      put(l, words);
+      strand.pass(duos.bits);
+      level >>= 4 * duos.count;
+      l += duos.count;
     }
-    return bit;
   }
-  /// Looks up to four words up from pair l on; returns how many have nothing behind them, and their bits.
-  /// The word behind these is there too, where it is the tile's.
-  __device__ std::uint32_t look(std::uint64_t window, std::uint32_t l, std::uint32_t& used) const {
-    const DeviceStep& c = of.coding;
-    std::uint32_t count = 0;
-    bool goes = c.raw == 0;
-    used = 0;
-#pragma unroll
-    for (unsigned k = 0; k < kLaneDuos; ++k) {
-      const std::uint32_t nibble = level[l + k] >> shift & c.level_mask;
-      const std::uint32_t place = c.decode + (nibble << c.limit | first_bits(window, c.limit));
-      const std::uint32_t entry = decode_table()[place], length = entry & 15u;
-      word[l + k] = static_cast<std::uint16_t>(entry);
-      goes = goes && first_of(entry) != kEscapeCell && l + k < half;
-      used += goes ? length : 0;
-      count += goes ? 1 : 0;
-      window <<= length;
+  /// `place`: of the first pair.
+  __device__ void leave_places(const LaneDuos& duos, std::uint32_t place, bool upward,
+                               std::uint32_t (&left)[kLaneDuos]) {
+    duos.visit_more(of, upward, [&](unsigned k, const DuoRead& pair, std::uint32_t begin) {
+      q0 = pair.q0, q1 = pair.q1;
+      left[k] = put_place(place + begin);
+      ++places;
+    });
+  }
+  /// Four words; those that are not the tile's, or not read yet, are written again or not looked at.
+  __device__ void put(std::uint32_t l, const std::uint32_t (&entry)[kLaneDuos]) const {
+    if (l % kLaneDuos == 0) {
+      *reinterpret_cast<uint2*>(row + l / 2) =
+          make_uint2(entry[0] | entry[1] << 16, entry[2] | entry[3] << 16);
+      return;
     }
-    return count;
+    auto* const words = reinterpret_cast<std::uint16_t*>(row) + l;
+    for (unsigned k = 0; k < kLaneDuos; ++k) words[k] = static_cast<std::uint16_t>(entry[k]);
   }
-  /// What stands beside the tile, which begins at `start` of the group, that at `group`.
-  [[nodiscard]] __device__ std::uint64_t beside(std::uint64_t group, std::uint32_t start) const {
-    if (places != 1) return put_start(group + start, strand.upward());
-    const DuoRead numbers = get_duo(of.coding, of.escape_bits, level[pair] >> shift & 15u,
-                                    strand.window(pair_at), strand.upward());
-    return put_numbers(numbers.q0, numbers.q1);
+  /// What stands beside the tile, whose first bit is at `bit` from the body's begin.
+  [[nodiscard]] __device__ std::uint64_t beside(std::uint64_t bit, bool upward) const {
+    return places == 1 ? put_numbers(q0, q1) : put_start(bit, upward);
   }
 };
 
@@ -98,8 +86,9 @@ struct TileWords {
 __device__ void store_words(const std::uint32_t* row, std::uint32_t half, std::uint16_t* out) {
   if (half == kTileDuos && reinterpret_cast<std::uintptr_t>(out) % 16 == 0) {
     auto* const to = reinterpret_cast<uint4*>(out);
-    to[0] = make_uint4(row[0], row[1], row[2], row[3]);
-    to[1] = make_uint4(row[4], row[5], row[6], row[7]);
+    const auto* const from = reinterpret_cast<const uint4*>(row);
+    to[0] = from[0];
+    to[1] = from[1];
     return;
   }
   const auto* const words = reinterpret_cast<const std::uint16_t*>(row);
@@ -108,45 +97,47 @@ __device__ void store_words(const std::uint32_t* row, std::uint32_t half, std::u
 
 /// The strands of a unit: each lane reads its own. True when they meet.
 __device__ bool find_strands(const AtomContent& c, const BodyBytes& body, const UnitStrand& own,
-                             const Room& room, WarpWords& warp) {
-  const WordStrand strand(body, own);
+                             const Room& room, BlockWords& block) {
+  StrandStream strand(body, own);
   const AtomVector& of = c.job.vectors.of[0];
-  std::uint32_t* const level = warp.level[lane()];
+  WarpWords& warp = block.of[warp_in_block()];
   std::uint32_t* const row = warp.word[lane()];
   const Philox draws(c.frame.key(c.job.layer), of.dither);
   StrandWalk walk(c, own.group, own.upward);
-  std::uint32_t bit = own.upward ? 0 : own.length;
   LaneVector vector;
-  for (std::uint32_t k = kTileDuos; k < kTileDuos + kLaneDuos - 1; ++k) level[k] = 0;
-  for (std::uint32_t s = 0; s < c.job.strand_tiles; ++s) {
-    if (walk.left == 0) continue;
-    if (walk.begins) vector = load_vector(c, walk.rank, 0);
+  WordTable table;
+  std::uint16_t* words = nullptr;  // of the atom
+  for (; walk.left != 0; walk.go_on(c.job.vectors)) {
+    if (walk.begins) {
+      vector = load_vector(c, walk.rank, 0);
+      table = WordTable(vector.coding, block.words);
+      words = room.words + vector.atom * of.duos();
+    }
     const std::uint64_t from = std::uint64_t{walk.tile} * kTile;
     if (from < vector.entries) {
       const std::uint64_t behind = vector.entries - from;
       const auto entries = static_cast<std::uint32_t>(behind < kTile ? behind : kTile);
-      if (walk.begins || walk.tile % coding::kDitherTiles == 0)
-        draw_dither(draws, of.level_base(vector.atom, walk.tile), level);
-      TileWords tile{vector,
-                     strand,
-                     level,
-                     4 * (walk.tile % coding::kDitherTiles),
-                     (entries + 1) / 2,
-                     reinterpret_cast<std::uint16_t*>(row)};
-      const std::uint32_t start = bit;
-      bit = tile.read(bit);
-      store_words(row, tile.half,
-                  room.words + vector.atom * of.duos() + std::uint64_t{walk.tile} * kTileDuos);
+      const std::uint32_t in_draw = walk.tile % coding::kDitherTiles;
+      if (walk.begins || in_draw == 0)
+        draw_levels(draws, of.level_base(vector.atom, walk.tile), warp.level);
+      TileWords tile{vector, table, warp.level[in_draw][lane()], (entries + 1) / 2, row};
+      const std::uint64_t start =
+          own.start + (own.upward ? strand.passed() : own.length - strand.passed());
+      tile.read(strand);
+      store_words(row, tile.half, words + std::uint64_t{walk.tile} * kTileDuos);
       if (tile.places != 0)
-        room.starts[vector.atom * of.tiles + walk.tile] = tile.beside(own.start, start);
+        room.starts[vector.atom * of.tiles + walk.tile] = tile.beside(start, own.upward);
     }
-    walk.go_on(c.job.vectors);
   }
+  const std::uint32_t bit = own.upward ? strand.passed() : own.length - strand.passed();
   return bit == __shfl_xor_sync(kAllLanes, bit, 1);
 }
 
 __global__ void look_up_words(const Frames frames, const DecodePlan plan,
                               const std::uint32_t first) {
+  auto& block = shared<BlockWords>();
+  load_short_words(block.words);
+  __syncthreads();
   const Frame frame = frames[first + blockIdx.y];
   const UnitOf at = unit_of_warp(frame, plan.bodies.groups);
   if (!at) return;
@@ -156,9 +147,7 @@ __global__ void look_up_words(const Frames frames, const DecodePlan plan,
   const AtomContent content = content_of(frame, plan, at.job);
   const BodyBytes body = body_of(frame, content.body_job);
   const UnitStrand own = strand_of_lane(frame, plan.bodies, at, body, state);
-  const bool good = find_strands(content, body, own, Room(frame, plan, job, blockIdx.y),
-                                 shared<BlockWords>().of[warp_in_block()]);
-  if (good) return;
+  if (find_strands(content, body, own, Room(frame, plan, job, blockIdx.y), block)) return;
   atomicOr(&state.faults, 1u);
   frame.refuse(job.layer, Status::corrupt);
 }

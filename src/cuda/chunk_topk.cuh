@@ -64,6 +64,8 @@ struct DecodePlan {
   Scratch<std::uint32_t> readable;  ///< zeroed; for each job: the body's lengths are sound
   Scratch<std::uint32_t> sound;     ///< for each group: it holds what the format says
   Scratch<std::uint32_t> broken;    ///< zeroed; for each job: a group does not
+  std::uint32_t gap_words = 0;      ///< u32 of a group's gaps at most, and one
+  std::uint32_t upper_words = 0;    ///< u32 of a bit a slot of a group
   std::uint32_t count = 0;
 
   [[nodiscard]] bool empty() const { return count == 0; }

@@ -3,8 +3,9 @@
 ///
 /// Mapping, three launches, the first two with a part of the grid for each message:
 ///   check    a block a layer: lengths, levels and their padding; where each group's gaps begin
-///   read     a warp a group of chunks: one lane reads its gaps word by word, as each one's parameter
-///            follows from those before; then all lanes check the codes
+///   read     eight lanes a group of chunks: all load its gaps into shared memory; one reads them word by
+///            word, as each one's parameter follows from those before, beside those of the warp's other
+///            groups; then all check the codes
 ///   put      a block of 256 threads 4,096 entries, whole chunks: values are scattered into shared memory,
 ///            message by message, and meet the entries, sixteen a thread in registers
 /// Layers of tiles are put into a sequence instead, message by message, from where tile_transform.cu adds
@@ -13,7 +14,8 @@
 /// Traffic an entry: 4 bytes written (8 read and written when adding), the least; 2 bytes written and read
 /// a kept entry, and the message.
 ///
-/// Shared memory: 16 KiB (put), a scan's (check). Workspace: 2 bytes a slot and 12 bytes a group of each message.
+/// Shared memory: 16 KiB (put), a scan's (check), four groups' gaps and a bit a slot, 19 KiB at most (read).
+/// Workspace: 2 bytes a slot and 12 bytes a group of each message.
 /// Every entry is written by one thread, so no order matters. The message has any alignment, y that of f32.
 
 #include "coding/rice.hpp"
@@ -73,110 +75,249 @@ __global__ void __launch_bounds__(kScanThreads) check(const Frames frames, const
   frame.refuse(job.layer, at.gaps_at + all > layer.bytes ? Status::truncated : Status::corrupt);
 }
 
-/// The gaps of a group, read one after the other: the bits that come next are in a register, those behind them
-/// on their way.
+/// Lanes that take a group together; the first of them reads its gaps, beside those of the other groups.
+constexpr unsigned kTeam = 8, kTeams = kLanes / kTeam;
+
+/// The gaps of a group, read one after the other from shared memory. What each one waits for is short:
+/// the bits that come next are in registers, those behind them on their way.
 class GapReader {
  public:
-  __device__ GapReader(const std::byte* begin, std::uint32_t bytes)
-      : bits_(begin, bytes), bytes_(bytes), window_(bits_.peek64(0)), behind_(bits_.peek32(64)) {}
+  /// `words` has a word more than `count`, at least 1: 0, as are the bits behind the last gap.
+  __device__ GapReader(const std::uint32_t* words, std::uint32_t count)
+      : words_(words), last_(count - 1), first_(words[0]), low_(words[1]), high_(0) {}
 
+  /// The next gap where its word is not raw; any number where it is.
+  struct Word {
+    std::uint32_t gap;
+    unsigned bits;
+    bool raw;
+  };
+  [[nodiscard]] __device__ Word look(std::uint32_t left, std::uint32_t marks) const {
+    const unsigned k = format::gap_parameter_of_floats(left, marks);
+    const auto ends = static_cast<unsigned>(core::bit_width(~first_ & (first_ + 1)));
+    const std::uint32_t field = __funnelshift_r(first_, 0, ends) & ((1u << k) - 1);
+    return {(ends - 1) << k | field, ends + k, ends - 1 >= coding::kRiceLimit};
+  }
   [[nodiscard]] __device__ std::uint32_t next(std::uint32_t left, std::uint32_t marks) {
-    return coding::read_rice(*this, format::gap_parameter(left, marks), format::kRawGapBits, good_);
-  }
-  /// What was read are words of the format, and nothing but less than a byte of zeros follows.
-  [[nodiscard]] __device__ bool ends() const {
-    return good_ && at_ <= 8 * bytes_ && 8 * bytes_ - at_ < 8 && bits_.zero(at_, bytes_);
-  }
-  /// At least 33 bits, as many as a word has at most.
-  [[nodiscard]] __device__ coding::UpwardWindow window() const { return {window_}; }
-  __device__ void move(unsigned count) {
-    at_ += count;
-    held_ -= count;
-    window_ >>= count;
-    while (held_ <= 32) {
-      window_ |= std::uint64_t{behind_} << held_;
-      held_ += 32;
-      behind_ = bits_.peek32(at_ + held_);
+    const Word word = look(left, marks);
+    if (!word.raw) {
+      move(word.bits);
+      return word.gap;
     }
+    move(coding::kRiceLimit);
+    const std::uint32_t gap = first_ & ((1u << format::kRawGapBits) - 1);
+    move(format::kRawGapBits);
+    good_ = good_ && gap >> format::gap_parameter(left, marks) >= coding::kRiceLimit;
+    return gap;
+  }
+  /// At most 31 bits. Damaged gaps end far behind the last word, which stands for all of those.
+  __device__ void move(unsigned count) {
+    first_ = __funnelshift_r(first_, __funnelshift_r(low_, high_, behind_ % 32), count);
+    behind_ += count;
+    const std::uint32_t at = behind_ / 32 < last_ ? behind_ / 32 : last_;
+    low_ = words_[at];
+    high_ = words_[at + 1];
+  }
+  /// What was read are words of the format, and nothing but less than a byte of zeros follows in so many
+  /// bits.
+  [[nodiscard]] __device__ bool ends(std::uint32_t bits) const {
+    const std::uint32_t at = behind_ - 32;
+    return good_ && at <= bits && bits - at < 8 && (first_ & ((1u << (bits - at)) - 1)) == 0;
   }
 
  private:
-  BitView bits_;
-  std::uint64_t bytes_, at_ = 0;
-  std::uint64_t window_;  ///< from `at_` on
-  unsigned held_ = 64;    ///< bits of it
-  std::uint32_t behind_;  ///< the bits behind these
+  const std::uint32_t* words_;
+  std::uint32_t last_;
+  std::uint32_t first_;        ///< the next 32 bits
+  std::uint32_t low_, high_;   ///< the words that hold those behind
+  std::uint32_t behind_ = 32;  ///< where these begin
   bool good_ = true;
 };
 
-/// By one lane: what the slots of a group hold; false when the gaps contradict the format.
-__device__ bool read_slots(const ChunkBody& at, std::uint64_t g, std::uint32_t upper,
-                           GapReader& gaps, std::uint16_t* slots) {
-  std::uint32_t slot = 0;
-  bool good = true;
-  for (std::uint32_t c = 0; c < at.chunks_of(g); ++c) {
-    const std::uint64_t chunk = g * at.group_chunks + c;
-    const std::uint32_t n = at.entries_of(chunk), end = slot + at.keep_of(chunk);
-    for (std::uint32_t next = 0; slot < end; ++slot) {
-      const std::uint32_t gap = gaps.next(n - next, end - slot);
-      if (gap >= n - next) {
-        good = good && gap == n - next;
-        break;
+/// By one lane: the slots of a chunk of n entries; false when its gaps contradict the format.
+__device__ bool read_chunk(std::uint32_t n, std::uint32_t keep, GapReader& gaps,
+                           std::uint16_t* slots) {
+  constexpr std::uint32_t kTogether = 4;
+  std::uint32_t left = n;
+  for (std::uint32_t marks = keep; marks > 0;) {
+    // nearly all: words that are not raw and entries of the chunk, one question for some of them
+    if (marks >= kTogether) {
+      GapReader ahead = gaps;
+      std::uint32_t left_behind[kTogether], still = left;
+      bool usual = true;
+#pragma unroll
+      for (std::uint32_t k = 0; k < kTogether; ++k) {
+        const GapReader::Word word = ahead.look(still, marks - k);
+        usual = usual && !word.raw && word.gap < still;
+        ahead.move(word.bits);
+        still -= word.gap + 1;
+        left_behind[k] = still;
       }
-      slots[slot] = static_cast<std::uint16_t>(next + gap);
-      next += gap + 1;
+      if (usual) {
+#pragma unroll
+        for (std::uint32_t k = 0; k < kTogether; ++k)
+          slots[k] = static_cast<std::uint16_t>(n - 1 - left_behind[k]);
+        gaps = ahead;
+        left = still;
+        marks -= kTogether;
+        slots += kTogether;
+        continue;
+      }
     }
-    for (; slot < end; ++slot) slots[slot] = kUnused;
+#pragma unroll 1
+    for (std::uint32_t k = 0; k < kTogether && marks > 0; ++k) {
+      const std::uint32_t gap = gaps.next(left, marks);
+      if (gap >= left) {
+        for (; marks > 0; --marks) *slots++ = kUnused;
+        return gap == left;
+      }
+      left -= gap + 1;
+      *slots++ = static_cast<std::uint16_t>(n - 1 - left);
+      --marks;
+    }
+  }
+  return true;
+}
+
+/// By one lane: what the slots of a group hold and, a bit a slot, which of them are listed as upper; false
+/// when the gaps contradict the format.
+__device__ bool read_slots(const ChunkBody& at, std::uint64_t g, std::uint32_t upper,
+                           GapReader& gaps, std::uint16_t* slots, std::uint32_t* uppers) {
+  // what memory says of all chunks is asked for once: `slots` might overwrite it
+  const std::uint32_t chunks = at.chunks_of(g), count = at.group_slots(g), entries = at.chunk,
+                      keep = at.keep;
+  const std::uint32_t last_entries = at.entries_of(g * at.group_chunks + chunks - 1);
+  bool good = true;
+  for (std::uint32_t c = 0; c < chunks; ++c) {
+    const bool last = c + 1 == chunks;
+    good = read_chunk(last ? last_entries : entries, last ? count - c * keep : keep, gaps,
+                      slots + c * keep) &&
+           good;
   }
   std::uint32_t next = 0;
   for (std::uint32_t left = upper; left > 0; --left, ++next) {
-    next += gaps.next(slot - next, left);
-    if (next >= slot || (slots[next] & kUnused) != 0) return false;
-    slots[next] |= kUpper;
+    next += gaps.next(count - next, left);
+    if (next >= count) return false;
+    atomicOr(uppers + next / 32, 1u << next % 32);
   }
-  return good && gaps.ends();
+  return good;
 }
 
-/// A slot's code.
-__device__ std::uint32_t code_of(const BitView& values, unsigned bits, std::uint32_t slot) {
-  const std::uint32_t word = values.peek32(std::uint64_t{slot} * bits);
+/// The code in the lowest bits of a word.
+__device__ std::uint32_t code_in(std::uint32_t word, unsigned bits) {
   return bits == 32 ? word : word & ((1u << bits) - 1);
 }
+/// A slot's code.
+__device__ std::uint32_t code_of(const BitView& values, unsigned bits, std::uint32_t slot) {
+  return code_in(values.peek32(std::uint64_t{slot} * bits), bits);
+}
 
-__global__ void read(const Frames frames, const DecodePlan plan) {
+/// By a team: the first `count` words of a stream.
+__device__ void load_words(const BitView& bits, std::uint32_t count, std::uint32_t* words) {
+  constexpr unsigned kTogether = 8;
+  const unsigned rank = lane() % kTeam;
+  for (std::uint32_t begin = rank; begin < count; begin += kTogether * kTeam) {
+    BitView::Pair pairs[kTogether];
+#pragma unroll
+    for (unsigned k = 0; k < kTogether; ++k)
+      pairs[k] = bits.load_pair(32 * std::uint64_t{begin + k * kTeam});
+#pragma unroll
+    for (unsigned k = 0; k < kTogether; ++k)
+      if (begin + k * kTeam < count) words[begin + k * kTeam] = pairs[k].bits();
+  }
+  if (rank >= count) return;
+  // a lane's first and last word may be partly outside
+  words[rank] = bits.peek32(32 * std::uint64_t{rank});
+  const std::uint32_t last = count - 1 - (count - 1 - rank) % kTeam;
+  words[last] = bits.peek32(32 * std::uint64_t{last});
+}
+
+/// By a team: marks what is listed as upper, and checks the codes.
+__device__ bool check_slots(const Job& job, const BitView& values, std::uint32_t count,
+                            const std::uint32_t* uppers, std::uint16_t* slots) {
+  constexpr unsigned kTogether = 8;
+  const unsigned bits = job.body.value_bits;
+  const format::ChunkValues kind = job.config.values;
+  const auto holds = [&](std::uint32_t held, std::uint32_t code) {
+    return (held & kUnused) != 0 ? (held & kUpper) == 0 && code == 0
+                                 : format::valid_code(kind, code);
+  };
+  bool good = true;
+  for (std::uint32_t begin = lane() % kTeam; begin < count; begin += kTogether * kTeam) {
+    std::uint32_t held[kTogether];
+    BitView::Pair codes[kTogether];
+    bool whole = true;
+#pragma unroll
+    for (unsigned k = 0; k < kTogether; ++k) {
+      const std::uint32_t i = begin + k * kTeam;
+      held[k] = i < count ? slots[i] : 0;
+      codes[k] = values.load_pair(std::uint64_t{i} * bits);
+    }
+#pragma unroll
+    for (unsigned k = 0; k < kTogether; ++k) {
+      const std::uint32_t i = begin + k * kTeam;
+      if (i >= count) continue;
+      if ((uppers[i / 32] >> i % 32 & 1u) != 0) {
+        held[k] |= kUpper;
+        slots[i] = static_cast<std::uint16_t>(held[k]);
+      }
+      whole = whole && codes[k].whole;
+      good = good && holds(held[k], code_in(codes[k].bits(), bits));
+    }
+    if (whole) continue;
+    // at the ends of the values; what was not whole was 0
+    const std::uint32_t end = begin + kTogether * kTeam;
+#pragma unroll 1
+    for (std::uint32_t i = begin; i < count && i < end; i += kTeam)
+      good = good && holds(slots[i], code_of(values, bits, i));
+  }
+  return good;
+}
+
+__global__ void __launch_bounds__(kLanes) read(const Frames frames, const DecodePlan plan) {
   const Frame frame = frames[blockIdx.y];
-  const UnitOf unit = unit_of_warp(frame, plan.groups);
-  if (!unit) return;
+  const unsigned team = lane() / kTeam, rank = lane() % kTeam;
+  const std::uint64_t number = std::uint64_t{blockIdx.x} * kTeams + team;
+  const UnitOf unit = number < plan.groups.units ? find_unit(frame, plan.groups, number) : UnitOf{};
   const Job& job = frame(plan.jobs)[unit.job];
   const ChunkBody& at = job.body;
   const LayerState& layer = frame.layer(job.layer);
-  if (layer.decodes == 0 || frame(plan.readable)[unit.job] == 0) {
-    if (lane() == 0) frame(plan.sound)[unit.number] = 0;
-    return;
-  }
+  const bool readable = unit && layer.decodes != 0 && frame(plan.readable)[unit.job] != 0;
   const std::uint64_t g = unit.index;
   const std::byte* const body = frame.message + layer.body_at;
   std::uint16_t* const slots = frame(plan.places) + job.first_slot + g * at.group_chunks * at.keep;
-  bool good = true;
-  if (lane() == 0) {
-    GapReader gaps(body + frame(plan.starts)[job.first_group + g], load_half_word(body + 2 * g));
-    const std::uint32_t upper =
-        at.lists_upper ? load_half_word(body + at.levels_at + 2 * (g * at.level_words + 2)) : 0;
-    good = read_slots(at, g, upper, gaps, slots);
+  std::uint32_t* const words =
+      dynamic_shared<std::uint32_t>() + team * (plan.gap_words + plan.upper_words);
+  std::uint32_t* const uppers = words + plan.gap_words;
+  const std::uint32_t slot_count = at.group_slots(g);
+  std::uint32_t bytes = 0, count = 0;
+  bool good = readable;
+  if (good) {
+    bytes = load_half_word(body + 2 * g);
+    const BitView bits(body + frame(plan.starts)[job.first_group + g], bytes);
+    good = bytes <= 4 * (plan.gap_words - 1);  // as many as gaps have at most
+    count = good && bytes > 0 ? (bytes + 3) / 4 : 1;
+    load_words(bits, count + 1, words);
+    for (std::uint32_t i = rank; i < divide_up(slot_count, 32); i += kTeam) uppers[i] = 0;
   }
   __syncwarp();
-  const std::uint32_t count = at.group_slots(g), bytes = at.value_bytes_of(count);
-  const BitView values(body + at.values_of(g), bytes);
-  for (std::uint32_t i = lane(); i < count; i += kLanes) {
-    const std::uint32_t code = code_of(values, at.value_bits, i);
-    good = good &&
-           ((slots[i] & kUnused) != 0 ? code == 0 : format::valid_code(job.config.values, code));
+  if (good && rank == 0) {
+    GapReader gaps(words, count);
+    const std::uint32_t upper =
+        at.lists_upper ? load_half_word(body + at.levels_at + 2 * (g * at.level_words + 2)) : 0;
+    good = read_slots(at, g, upper, gaps, slots, uppers) && gaps.ends(8 * bytes);
   }
-  good = good && values.zero(std::uint64_t{count} * at.value_bits, bytes);
-  good = __all_sync(kAllLanes, good) != 0;
-  if (lane() != 0) return;
+  __syncwarp();
+  if (good) {
+    const std::uint32_t value_bytes = at.value_bytes_of(slot_count);
+    const BitView values(body + at.values_of(g), value_bytes);
+    good = check_slots(job, values, slot_count, uppers, slots) &&
+           values.zero(std::uint64_t{slot_count} * at.value_bits, value_bytes);
+  }
+  good = __all_sync(((1u << kTeam) - 1) << team * kTeam, good) != 0;
+  if (rank != 0 || !unit) return;
   frame(plan.sound)[unit.number] = good ? 1 : 0;
-  if (good) return;
+  if (good || !readable) return;
   atomicOr(frame(plan.broken) + unit.job, 1u);
   frame.refuse(job.layer, Status::corrupt);
 }
@@ -250,15 +391,15 @@ __device__ void put_span(const Frames& frames, std::uint32_t first, std::uint32_
     __syncthreads();
 #pragma unroll
     for (unsigned row = 0; row < kRows; ++row) {
+      float own[4];
+      float* const held = values.at + row * kRow + 4 * threadIdx.x;
 #pragma unroll
-      for (unsigned k = 0; k < 4; ++k)
-        cuda::put(&sum[row][k], values.at[row * kRow + 4 * threadIdx.x + k], into);
+      for (unsigned k = 0; k < 4; ++k) own[k] = held[k];
+#pragma unroll
+      for (unsigned k = 0; k < 4; ++k) held[k] = 0;  // for the next message
+#pragma unroll
+      for (unsigned k = 0; k < 4; ++k) cuda::put(&sum[row][k], own[k], into);
     }
-    __syncthreads();
-    visit_span(frame, plan, job, span,
-               [&](std::uint32_t place, std::uint32_t, std::uint64_t, std::uint32_t) {
-                 values.at[place] = 0;
-               });
   }
   if (!any) return;
 #pragma unroll
@@ -292,6 +433,10 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan) {
   const Sums sums = plan_jobs(layers, layout, plan, [&](Job& job) {
     const bool tiled = job.has_tiles();
     groups.add(job.body.groups);
+    plan.gap_words = std::max(
+        plan.gap_words, static_cast<std::uint32_t>(divide_up(job.body.max_gap_bytes(), 4)) + 1);
+    plan.upper_words = std::max(plan.upper_words,
+                                static_cast<std::uint32_t>(divide_up(job.body.group_slots(0), 32)));
     spans.add(tiled ? 0 : divide_up(job.body.n, kSpan));
     sequence_spans.add(tiled ? divide_up(job.body.n, kSpan) : 0);
     tiles.add(tiled ? stacks_of(job.tiles) : 0);
@@ -310,7 +455,9 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan) {
 
 void decode(const Frames& frames, const DecodePlan& plan, DecodeInto into, Queue& queue) {
   queue.launch_blocks_each(check, plan.count, frames.count, kScanThreads, 0, frames, plan);
-  queue.launch_warps_each(read, plan.groups.units, frames.count, frames, plan);
+  queue.launch_blocks_each(read, divide_up(plan.groups.units, kTeams), frames.count, kLanes,
+                           kTeams * (plan.gap_words + plan.upper_words) * sizeof(std::uint32_t),
+                           frames, plan);
   queue.launch_blocks(put, plan.spans.units, kScanThreads, 0, frames, plan, into);
 }
 

@@ -49,10 +49,11 @@ struct GridSearch {
   Rounds rounds;
 };
 
-/// Candidates that one block looks at, one after the other: more of a small layer, so that blocks
-/// have like work. A power of two.
+/// A candidate of a layer of up to so many entries takes a warp, of a larger one a block.
+inline constexpr std::uint64_t kWeighedByWarp = 1024;
+/// Candidates that one block looks at. A power of two.
 __host__ __device__ constexpr std::uint32_t candidates_together(std::uint64_t n) {
-  return n <= 512 ? 8 : n <= 1024 ? 4 : n <= 2048 ? 2 : 1;
+  return n <= kWeighedByWarp ? kMaxWarps : 1;
 }
 
 /// The lists of a segment: entries that are not zero, of level 1, of a larger level.
@@ -81,7 +82,9 @@ struct Plan {
   std::uint32_t count = 0, budgeted_count = 0, keeping_count = 0;
   Split segments;  ///< unit u has word, end and ticket u
   Split chunks;    ///< unit u has chunk state and bits u
-  Split searches;  ///< a job a budgeted layer, a unit the next of its candidates
+  /// A job a budgeted layer, a unit the next of its candidates. As forms: every layer, as if all
+  /// were tried.
+  Split searches;
   Scratch<State> states;
   Scratch<GridSearch> search;
   Scratch<std::uint64_t> counts;   ///< zeroed; kMagnitudeBins a histogram

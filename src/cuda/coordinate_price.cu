@@ -13,8 +13,8 @@
 /// histogram of u64 counts in the workspace (32,640 bins, 255 KiB); a block counts the 96 octaves
 /// from 2^-64 up in shared memory (16 bits a bin: a block has no more entries) and adds what is not
 /// zero, other magnitudes go to the workspace one by one. In a smaller layer every entry is a bin
-/// of one: expected counts are linear. grow_tree: a block a round, layer and code, or several codes
-/// of a small layer; it visits the bins between the layer's smallest and largest magnitude, or its
+/// of one: expected counts are linear. grow_tree: a block a round, layer and code, or a warp
+/// of it in a small layer; it visits the bins between the layer's smallest and largest magnitude, or its
 /// entries, in sums of two 32-bit halves, and gives every parameter of a list a lane. keep_count: a block a layer
 /// that keeps a count; one warp goes through its bins in ascending order, the sum being f64.
 /// find_lowest, settle: a thread a layer.
@@ -23,7 +23,7 @@
 /// as many bins as entries. grow_tree reads at most 8 bytes a bin and code, or a small layer's
 /// entries, from L2: 96 times.
 ///
-/// Shared memory: 24 KiB (measure, keep_count), 5 KiB (grow_tree). Integers but for the one serial
+/// Shared memory: 24 KiB (measure, keep_count), 16 KiB (grow_tree). Integers but for the one serial
 /// f64 sum, so results depend on no order. Tensors are aligned to their entries.
 
 #include "cuda/coordinate_price.cuh"
@@ -132,30 +132,38 @@ __device__ void walk(const Frame& frame, PoolPrice& pool, const GridSearch& sear
     frame.notice(Status::underspent);
 }
 
-__global__ void __launch_bounds__(kScanThreads) grow_tree(Frame frame, Plan plan) {
+/// By a whole block: a layer at some of the candidates.
+__device__ void grow_tree_of(const Frame& frame, const Plan& plan, const Turn& turn) {
   PoolPrice& pool = frame.pool(kGridPool);
-  if (pool.given > 0) return;
   GridSearch& search = *frame(plan.search);
-  const Turn turn = take_turn(search.rounds, plan.searches.units);
   const UnitOf unit = find_unit(frame, plan.searches, turn.unit);
   const std::uint32_t number = frame(plan.budgeted)[unit.job];
   const Job job = frame(plan.jobs)[number];
   const State state = frame(plan.states)[number];
-  const std::uint32_t together = candidates_together(frame.info(job.layer).n);
-  const auto first = static_cast<std::uint32_t>(unit.index) * together;
+  const std::uint64_t n = frame.info(job.layer).n;
+  const Team team(n);
+  const std::uint32_t candidate =
+      static_cast<std::uint32_t>(unit.index) * candidates_together(n) + team.number();
   wait_for_round(search.rounds, turn.round);
-  for (std::uint32_t candidate = first; candidate < first + together; ++candidate) {
-    const std::uint32_t code = candidate_code(pool, turn.round, candidate);
-    __syncthreads();  // the memory is free
-    if (code == 0 || !demands(frame, job, state)) continue;
-    const Expected own = expected_size(frame, plan, job, state, price_of(code)).expected;
-    if (threadIdx.x != 0 || own.bits_256 == 0) continue;
-    atomic_add(&search.totals[turn.round][candidate], own.bits_256);
-    atomic_add(&search.worth[turn.round][candidate], own.worth);
+  const std::uint32_t code = candidate_code(pool, turn.round, candidate);
+  if (code != 0 && demands(frame, job, state)) {
+    SizeMemory& memory = shared<SizeMemories>().of[team.number()];
+    const Expected own =
+        expected_size(frame, plan, job, state, price_of(code), team, memory).expected;
+    if (team.rank() == 0 && own.bits_256 != 0) {
+      atomic_add(&search.totals[turn.round][candidate], own.bits_256);
+      atomic_add(&search.worth[turn.round][candidate], own.worth);
+    }
   }
   if (!block_comes_last(&search.tickets, plan.searches.units) || threadIdx.x != 0) return;
   walk(frame, pool, search, turn.round);
   end_round(search.rounds, turn.round + 1 == GridSearch::kRounds);
+}
+
+__global__ void __launch_bounds__(kScanThreads) grow_tree(Frame frame, Plan plan) {
+  if (frame.pool(kGridPool).given > 0) return;
+  take_turns(frame(plan.search)->rounds, GridSearch::kRounds, plan.searches.units,
+             [&](const Turn& turn) { grow_tree_of(frame, plan, turn); });
 }
 
 // ---- steps of their own
@@ -251,8 +259,8 @@ void analyse(const Frame& frame, const Plan& plan, Queue& queue) {
 
 void search_steps(const Frame& frame, const Plan& plan, Queue& queue) {
   queue.launch_warps(find_lowest, divide_up(plan.count, kLanes), frame, plan);
-  queue.launch_blocks(grow_tree, GridSearch::kRounds * plan.searches.units, kScanThreads, 0, frame,
-                      plan);
+  const std::uint64_t turns = GridSearch::kRounds * plan.searches.units;
+  queue.launch_blocks(grow_tree, blocks_of_turns(turns), kScanThreads, 0, frame, plan);
 }
 
 void find_price(const Frame& frame, const Plan& plan, Queue& queue) {

@@ -92,6 +92,27 @@ __device__ inline bool demands(const Frame& frame, const Job& job, const State& 
   return !was_non_finite(frame, job.layer) && state.nonzero != 0;
 }
 
+/// The threads that weigh a candidate of a layer of `n` entries.
+struct Team {
+  bool warp = false;  ///< each warp of the block is one; else the block is
+  Team() = default;
+  __device__ explicit Team(std::uint64_t n) : warp(candidates_together(n) > 1) {}
+  /// Of the team in its block.
+  [[nodiscard]] __device__ unsigned number() const { return warp ? warp_in_block() : 0; }
+  /// Of the thread in its team.
+  [[nodiscard]] __device__ unsigned rank() const { return warp ? lane() : threadIdx.x; }
+  [[nodiscard]] __device__ unsigned threads() const { return warp ? kLanes : kScanThreads; }
+  /// Of the warp in its team.
+  [[nodiscard]] __device__ unsigned row() const { return rank() / kLanes; }
+  [[nodiscard]] __device__ unsigned rows() const { return threads() / kLanes; }
+  __device__ void sync() const {
+    if (warp)
+      __syncwarp();
+    else
+      __syncthreads();
+  }
+};
+
 /// Sums of 64 bits as two halves: shared memory adds 32 bits at once, 64 by trial and error.
 struct HalvedSums {
   static constexpr unsigned kError = kLevelBins;  ///< behind those of the levels
@@ -104,25 +125,33 @@ struct HalvedSums {
     const std::uint32_t above = static_cast<std::uint32_t>(value >> 32) + carry;
     if (above != 0) atomicAdd(&high[i], above);
   }
-  [[nodiscard]] __device__ std::uint64_t operator[](unsigned i) const {
+  [[nodiscard]] ATOMO_HD std::uint64_t operator[](unsigned i) const {
     return std::uint64_t{high[i]} << 32 | low[i];
+  }
+  __device__ void set(unsigned i, std::uint64_t value) {
+    low[i] = static_cast<std::uint32_t>(value);
+    high[i] = static_cast<std::uint32_t>(value >> 32);
   }
 };
 
+/// Of a team.
 struct SizeMemory {
   HalvedSums sums;
-  std::uint64_t units[kLevelBins];
-  std::uint64_t level_bits[3][kLanes];  ///< from base 0, 1, 2 at every parameter
+  std::uint64_t levels_from[3];
   std::uint64_t gaps[kLists];
   std::uint64_t nonzero, others;
 };
+/// Of all teams of a block.
+struct SizeMemories {
+  SizeMemory of[kMaxWarps];
+};
 
-/// A whole block finds the expected counts of the layer's levels above 0 at a step, and the error
+/// A whole team finds the expected counts of the layer's levels above 0 at a step, and the error
 /// (GridExpected::error16).
 __device__ inline void count_levels(const Frame& frame, const Plan& plan, const Job& job,
-                                    const State& state, double scale, HalvedSums& sums) {
-  for (unsigned i = threadIdx.x; i <= kLevelBins; i += kScanThreads) sums.low[i] = sums.high[i] = 0;
-  __syncthreads();
+                                    const State& state, double scale, Team team, HalvedSums& sums) {
+  for (unsigned i = team.rank(); i <= kLevelBins; i += team.threads()) sums.set(i, 0);
+  team.sync();
   std::uint64_t error = 0;
   std::uint64_t low[3] = {};  // the bins that most threads meet at the same time
   const auto put = [&](std::uint32_t bin, std::uint64_t count) {
@@ -143,15 +172,20 @@ __device__ inline void count_levels(const Frame& frame, const Plan& plan, const 
   if (job.counts == kNoCounts) {
     const Entries x = frame.entries(job.layer);
     const std::uint64_t n = frame.info(job.layer).n;
-    for (std::uint64_t i = threadIdx.x; i < n; i += kScanThreads) {
-      const std::uint32_t bits = magnitude_bits(x(i));
-      if (bits != 0) add(bits >> 16, 1);
+    for (std::uint64_t i = 4 * team.rank(); i < n; i += 4 * team.threads()) {
+      float v[4];
+      x.four(i, n, v);
+#pragma unroll
+      for (const float entry : v) {
+        const std::uint32_t bits = magnitude_bits(entry);
+        if (bits != 0) add(bits >> 16, 1);
+      }
     }
   } else {
     const std::uint64_t* const counts = counts_of(frame, plan, job);
     const std::uint32_t last = state.largest >> 16;
-    for (std::uint32_t bin = (~state.smallest >> 16) + threadIdx.x; bin <= last;
-         bin += kScanThreads) {
+    for (std::uint32_t bin = (~state.smallest >> 16) + team.rank(); bin <= last;
+         bin += team.threads()) {
       if (counts[bin] != 0) add(bin, counts[bin]);
     }
   }
@@ -161,7 +195,15 @@ __device__ inline void count_levels(const Frame& frame, const Plan& plan, const 
   }
   error = warp_sum(error);
   if (lane() == 0) sums.add(HalvedSums::kError, error);
-  __syncthreads();
+  team.sync();
+}
+
+/// By a whole warp, each lane with what a parameter takes: least_level_bits_256.
+__device__ inline std::uint64_t least_of_parameters(std::uint64_t own) {
+  const std::uint64_t before = __shfl_up_sync(kAllLanes, own, 1);
+  const bool rises = lane() > 0 && lane() <= kMaxLevelRice && own > before;
+  const int first = __ffs(static_cast<int>(__ballot_sync(kAllLanes, rises ? 1 : 0))) - 1;
+  return __shfl_sync(kAllLanes, own, first > 0 ? first - 1 : static_cast<int>(kMaxLevelRice));
 }
 
 struct GridSize {
@@ -169,56 +211,52 @@ struct GridSize {
   std::uint64_t error = 0;  ///< likewise
 };
 
-/// By a whole block: what a layer comes to at a step, in thread 0.
+/// By a whole team: what a layer comes to at a step, in its first thread.
 __device__ inline GridSize expected_size(const Frame& frame, const Plan& plan, const Job& job,
-                                         const State& state, float step) {
-  auto& memory = shared<SizeMemory>();
+                                         const State& state, float step, Team team,
+                                         SizeMemory& memory) {
   const double scale = math::grid_scale(step);
-  count_levels(frame, plan, job, state, scale, memory.sums);
+  count_levels(frame, plan, job, state, scale, team, memory.sums);
   const std::uint64_t n = frame.info(job.layer).n, entries = n << kUnitBits;
-  if (warp_in_block() == 0) {
+  const std::uint32_t end =
+      price::level_bin(price::share_of_bin(state.largest >> 16, scale).level + 1) + 1;
+  if (team.row() == 0) {
     std::uint64_t others = 0;
-    for (unsigned b = 1 + lane(); b < kLevelBins; b += kLanes) {
-      const std::uint64_t units = memory.sums[b];
-      memory.units[b] = units;
-      others += b >= 2 ? units : 0;
-    }
+    for (unsigned b = 2 + lane(); b < end; b += kLanes) others += memory.sums[b];
     others = warp_sum(others);
     if (lane() == 0) {
       memory.others = others;
       memory.nonzero = others + memory.sums[1];
-      memory.units[0] = entries - memory.nonzero;
+      memory.sums.set(0, entries - memory.nonzero);
     }
   }
-  __syncthreads();
-  const unsigned row = warp_in_block();
-  if (row < 3) {
-    const std::uint32_t end =
-        price::level_bin(price::share_of_bin(state.largest >> 16, scale).level + 1) + 1;
-    memory.level_bits[row][lane()] =
-        lane() <= kMaxLevelRice ? price::level_bits_256_at(memory.units, end, row, lane()) : 0;
-  } else if (row < 3 + kLists) {
+  team.sync();
+  for (unsigned row = team.row(); row < 3 + kLists; row += team.rows()) {
+    if (row < 3) {
+      const std::uint64_t least = least_of_parameters(
+          lane() <= kMaxLevelRice ? price::level_bits_256_at(memory.sums, end, row, lane()) : 0);
+      if (lane() == 0) memory.levels_from[row] = least;
+      continue;
+    }
     const unsigned list = row - 3;
     const std::uint64_t listed = list == kEvery  ? memory.nonzero
                                  : list == kOnes ? memory.nonzero - memory.others
                                                  : memory.others;
     std::uint64_t out = price::not_listed(listed, entries);
-    for (unsigned k = 0; k < lane(); ++k) out = price::squared_not_listed(out);
-    const std::uint64_t own =
-        lane() <= kMaxGapRice ? price::gap_bits_256_at(out, lane()) : price::kMostGapBits256;
+    const bool tries = lane() <= kMaxGapRice;
+    for (unsigned k = 0; tries && k < lane(); ++k) out = price::squared_not_listed(out);
+    const std::uint64_t own = tries ? price::gap_bits_256_at(out, lane()) : price::kMostGapBits256;
     const std::uint64_t best = ~warp_max(~own);
     if (lane() == 0)
       memory.gaps[list] = best < price::kMostGapBits256 ? best : price::kMostGapBits256;
   }
-  __syncthreads();
-  if (threadIdx.x != 0) return {};
+  team.sync();
+  if (team.rank() != 0) return {};
   GridDemand demand{n, memory.nonzero, memory.others};
   demand.every_gap = memory.gaps[kEvery];
   demand.ones_gap = memory.gaps[kOnes];
   demand.others_gap = memory.gaps[kOthers];
-  for (unsigned base = 0; base < 3; ++base)
-    demand.levels_from[base] =
-        price::least_level_bits_256([&](unsigned k) { return memory.level_bits[base][k]; });
+  for (unsigned base = 0; base < 3; ++base) demand.levels_from[base] = memory.levels_from[base];
   return {{price::grid_bits_256(demand), price::worth_of_coordinates(memory.nonzero)},
           memory.sums[HalvedSums::kError]};
 }

@@ -66,29 +66,47 @@ inline constexpr std::int32_t kEscapeCell = -32;
 struct DecodeWords {
   std::uint16_t entry[word_places().decode[kCodeTables]] = {};
 };
+/// Calls visit(first, count, entry) for each word of a table's code at `level`: the places among the next
+/// `limit` bits that begin with it.
+template <typename Visit>
+constexpr void for_each_decoded(const coding::CodeLengths& table, unsigned level, Visit visit) {
+  const std::uint32_t width = table.width, half = 1u << (width - 1);
+  coding::for_each_word(
+      table, level, [&](std::uint32_t symbol, std::uint32_t word, unsigned length) {
+        std::uint32_t h0 = (symbol >> width) - half, h1 = (symbol & (2 * half - 1)) - half;
+        if (symbol == 1u << (2 * width)) {
+          h0 = static_cast<std::uint32_t>(kEscapeCell);
+          h1 = 0;
+        }
+        const unsigned behind = table.limit - length;
+        visit(coding::reversed_bits(word, length) << behind, 1u << behind,
+              static_cast<std::uint16_t>(length | (h0 & 63u) << 4 | (h1 & 63u) << 10));
+      });
+}
 [[nodiscard]] constexpr DecodeWords decode_words() {
   DecodeWords words;
   for (std::size_t t = 0; t < kCodeTables; ++t) {
     const coding::CodeLengths& table = coding::kCodeLengths[t];
-    const std::uint32_t width = table.width, half = 1u << (width - 1), places = 1u << table.limit;
     for (unsigned level = 0; level < table.levels; ++level) {
-      std::uint16_t* const out = words.entry + word_places().decode[t] + level * places;
-      coding::for_each_word(
-          table, level, [&](std::uint32_t symbol, std::uint32_t word, unsigned length) {
-            std::uint32_t h0 = (symbol >> width) - half, h1 = (symbol & (2 * half - 1)) - half;
-            if (symbol == 1u << (2 * width)) {
-              h0 = static_cast<std::uint32_t>(kEscapeCell);
-              h1 = 0;
-            }
-            const std::uint32_t entry = length | (h0 & 63u) << 4 | (h1 & 63u) << 10;
-            const std::uint32_t first = coding::reversed_bits(word, length)
-                                        << (table.limit - length);
-            for (std::uint32_t i = first; i < first + (places >> length); ++i)
-              out[i] = static_cast<std::uint16_t>(entry);
-          });
+      std::uint16_t* const out = words.entry + word_places().decode[t] + (level << table.limit);
+      for_each_decoded(table, level,
+                       [&](std::uint32_t first, std::uint32_t count, std::uint16_t entry) {
+                         for (std::uint32_t i = first; i < first + count; ++i) out[i] = entry;
+                       });
     }
   }
   return words;
+}
+/// The cells of an entry of `decode_table`, and whether it is an escape's.
+__device__ inline std::int32_t first_of(std::uint32_t entry) {
+  return static_cast<std::int32_t>(entry << 22) >> 26;
+}
+__device__ inline std::int32_t second_of(std::uint32_t entry) {
+  return static_cast<std::int32_t>(entry << 16) >> 26;
+}
+__device__ inline bool is_escape(std::uint32_t entry) {
+  constexpr std::uint32_t kCell = static_cast<std::uint32_t>(kEscapeCell) & 63u;
+  return ((entry >> 4 ^ kCell) & 63u) == 0;
 }
 
 /// A coding step of the ladder, all but its nominal size.
@@ -174,17 +192,13 @@ struct DuoRead {
   unsigned count;  ///< bits read, at most 63
 };
 
-/// The pair whose bits begin at the highest of `window`; what of them the window lacks counts as
-/// zeros. Any bits give some pair, at least a bit long.
-__device__ inline DuoRead get_duo(const DeviceStep& step, unsigned escape_bits, std::uint32_t level,
-                                  std::uint64_t window, bool upward) {
-  const std::uint32_t looked_up =
-      (level & step.level_mask) << step.limit | first_bits(window, step.limit);
-  const std::uint32_t entry = decode_table()[step.decode + looked_up];
+/// The pair whose word, looked up as `entry`, begins at the highest bit of `window`; what of its bits the
+/// window lacks counts as zeros.
+__device__ inline DuoRead duo_of(const DeviceStep& step, unsigned escape_bits, std::uint32_t level,
+                                 std::uint32_t entry, std::uint64_t window, bool upward) {
   const unsigned length = entry & 15u, raw = step.raw;
-  std::int32_t h0 = static_cast<std::int32_t>(entry << 22) >> 26;
-  std::int32_t h1 = static_cast<std::int32_t>(entry << 16) >> 26;
-  const bool escaped = h0 == kEscapeCell;
+  std::int32_t h0 = first_of(entry), h1 = second_of(entry);
+  const bool escaped = is_escape(entry);
   const unsigned each = escaped ? escape_bits : raw, above = 32 - each;
   // Shifts by 63 at most: without raw bits both numbers are 0.
   const std::uint64_t tail = window << length;
@@ -204,6 +218,14 @@ __device__ inline DuoRead get_duo(const DeviceStep& step, unsigned escape_bits, 
   const std::int32_t centre = static_cast<std::int32_t>((1u << raw) >> 1);
   return {h0 * (1 << raw) + static_cast<std::int32_t>(low0) - centre,
           h1 * (1 << raw) + static_cast<std::int32_t>(low1) - centre, length + 2 * raw};
+}
+
+/// The pair whose bits begin at the highest of `window`. Any bits give some pair, at least a bit long.
+__device__ inline DuoRead get_duo(const DeviceStep& step, unsigned escape_bits, std::uint32_t level,
+                                  std::uint64_t window, bool upward) {
+  const std::uint32_t looked_up =
+      (level & step.level_mask) << step.limit | first_bits(window, step.limit);
+  return duo_of(step, escape_bits, level, decode_table()[step.decode + looked_up], window, upward);
 }
 
 }  // namespace atomo::cuda

@@ -4,12 +4,9 @@
 /// were looked up (duo_code.cuh), two bytes a pair, in the order of atoms and their pairs. A word with
 /// more behind it, an escape or raw bits, stays in the message; its place in the tile is left.
 
-#include "cuda/atom_strands.cuh"
+#include "cuda/strand_words.cuh"
 
 namespace atomo::cuda::atoms {
-
-/// Pairs that a lane looks up or adds at once.
-inline constexpr unsigned kLaneDuos = 4;
 
 /// A word in the workspace that stands for its place: cell kEscapeCell, then ten bits.
 inline constexpr std::uint32_t kPlaceMark = (kEscapeCell & 63) << 4;

@@ -7,13 +7,13 @@
 ///
 /// Mapping. Extents: coordinate_price.cu (measure). offer: a thread a layer. count_tried: a block a
 /// segment of 32,768 entries, for the layers that try coordinates and are large enough for a
-/// histogram. The price search (price.cu) weighs them at its candidates; weigh_chosen: a block a
+/// histogram. The price search (price.cu) weighs those that are tried at its candidates; weigh_chosen: a block a
 /// layer, at the layer's price. settle: a thread a layer.
 ///
 /// Traffic. 4 bytes an entry, and 4 more where coordinates are tried; then bins, or a small layer's
 /// entries, once a candidate, 97 times, from L2.
 ///
-/// Shared memory: 24 KiB (count_tried), 5 KiB (weigh_chosen). Integers: results depend on no order.
+/// Shared memory: 24 KiB (count_tried), 2 KiB (weigh_chosen). Integers: results depend on no order.
 /// Tensors are aligned to their entries.
 
 #include "cuda/grid_form.cuh"
@@ -35,6 +35,7 @@ __global__ void offer(Frame frame, Plan plan, PricePlan prices) {
   offer.lowest = price::min_grid_price_code(least);
   if (priced_of(frame, prices, static_cast<std::uint32_t>(number)).price > 0) return;
   atomicMax(&frame(prices.totals)->min_grid_code, offer.lowest);
+  enter_search(frame, prices, static_cast<std::uint32_t>(number), n);
 }
 
 __global__ void __launch_bounds__(kScanThreads)
@@ -58,7 +59,7 @@ __global__ void __launch_bounds__(kScanThreads)
     weigh_chosen(Frame frame, Plan plan, PricePlan prices) {
   if (frame(prices.grids)[blockIdx.x].tried == 0) return;
   const float price = choose_price(frame, prices, frame(prices.grid_layers)[blockIdx.x]).price;
-  if (price > 0) weigh_at(frame, plan, prices, blockIdx.x, price, 0);
+  if (price > 0) weigh_at(frame, plan, prices, blockIdx.x, price, 0, Team(), shared<SizeMemory>());
 }
 
 __global__ void settle_steps(Frame frame, Plan plan, PricePlan prices) {

@@ -25,14 +25,24 @@ __device__ inline const PricedLayer& priced_of(const Frame& frame, const PricePl
   return frame(prices.layers)[frame(prices.grid_layers)[number]];
 }
 
-/// A whole block finds the result of a lane at a price; thread 0 writes it.
+/// By one thread that knows that a grid of `n` entries is tried: the search weighs it.
+__device__ inline void enter_search(const Frame& frame, const PricePlan& prices,
+                                    std::uint32_t number, std::uint64_t n) {
+  const std::uint32_t together = candidates_together(n);
+  std::uint32_t at = atomicAdd(&frame(prices.totals)->looks, kLanes / together);
+  for (std::uint32_t first = 0; first < kLanes; first += together)
+    frame(prices.looks)[at++] = {number, first};
+}
+
+/// A whole team finds the result of a lane at a price.
 __device__ inline void weigh_at(const Frame& frame, const Plan& plan, const PricePlan& prices,
-                                std::uint32_t number, float price, unsigned at) {
+                                std::uint32_t number, float price, unsigned at, Team team,
+                                SizeMemory& memory) {
   const float step = price::grid_step(price);
   if (!is_finite(step)) return;  // never chosen
-  const GridSize size =
-      expected_size(frame, plan, frame(plan.jobs)[number], frame(plan.states)[number], step);
-  if (threadIdx.x != 0) return;
+  const GridSize size = expected_size(frame, plan, frame(plan.jobs)[number],
+                                      frame(plan.states)[number], step, team, memory);
+  if (team.rank() != 0) return;
   PriceResult& result = frame(prices.results)[prices.first_grid + number];
   result.cost[at] = size.expected.bits_256;
   result.worth[at] = size.expected.worth;

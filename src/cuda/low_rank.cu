@@ -6,23 +6,24 @@
 /// f32 from 0. An entry beyond f32 is infinite, and the call says so.
 ///
 /// Mapping. A warp makes a square of 32 x 32 entries, a lane 8 rows of 4 columns in registers, as
-/// outer_products.cu. The rows have been decoded before, into y, whose entries are replaced where
-/// they stand.
+/// outer_products.cu. Rows that are sent have been decoded before, into y, whose entries are replaced where
+/// they stand; a lane reads all of its own before it writes one. The other rows hold nothing yet.
 ///
-/// Traffic in bytes an entry: 4 read and 4 written; vectors come from the caches, 1/4 byte an entry and pair. 2 floating-point operations an entry and pair: with some 20
-/// pairs or fewer the memory is what it waits for.
+/// Traffic in bytes an entry: 4 written, and 4 read of rows that are sent; vectors come from the caches, 1/4
+/// byte an entry and pair. 2 floating-point operations an entry and pair: with some 20 pairs or fewer the
+/// memory is what it waits for.
 ///
 /// Shared memory: none. Determinism: every entry is summed by one lane in order of k. Alignment:
 /// vectors stand in the workspace at multiples of 128 bytes and are filled up with zeros; y is
 /// aligned to its entries.
 
-#include "cuda/entries.cuh"
-#include "cuda/outer_square.cuh"
+#include "cuda/atoms_decode.cuh"
+#include "cuda/lane_square.cuh"
 
 namespace atomo::cuda {
 namespace {
 
-__global__ void put_pairs_on_rows(Frame frame, OuterPlan plan) {
+__global__ void put_pairs_on_rows(Frame frame, OuterPlan plan, atoms::BodyPlan bodies) {
   const UnitOf at = unit_of_warp(frame, plan.sketch_squares);
   if (!at) return;
   const OuterJob& job = frame(plan.jobs)[at.job];
@@ -31,34 +32,22 @@ __global__ void put_pairs_on_rows(Frame frame, OuterPlan plan) {
   // An empty body is done: zeros are there, and nothing is added.
   if (layer.decodes == 0 || layer.bytes == 0 || form_of(layer) != job.form) return;
   const LanePlace place = place_of_lane(at.index, job.columns);
-  const std::uint64_t row = place.row, column = place.column;
+  float* const y = layer.y;
+  const atoms::LaneSquare square(place, job.columns, job.rows * job.columns, y);
+  const std::uint32_t kept =
+      atoms::KeptAtoms(frame, bodies, job.rows_body, job.columns).rows(place.row, square.whole());
+  const auto scale = static_cast<float>(state.scale);
   float sum[kOwnRows][kOwnColumns] = {};
   sum_square(LaneVectors(frame, job, place, 0), state.count, sum,
              [](float s, float l, float r) { return fmaf(l, r, s); });
-  if (column >= job.columns) return;
-  const auto scale = static_cast<float>(state.scale);
-  const Entries rest{layer.y, DType::f32};
-  bool infinite = false;
-#pragma unroll
-  for (unsigned r = 0; r < kOwnRows; ++r) {
-    if (row + r >= job.rows) continue;
-    const std::uint64_t first = (row + r) * job.columns, end = first + job.columns;
-    float v[kOwnColumns];
-    rest.four(first + column, end, v);
-#pragma unroll
-    for (unsigned c = 0; c < kOwnColumns; ++c) {
-      v[c] = sum[r][c] * scale + v[c];
-      infinite = infinite || (column + c < job.columns && is_infinite(v[c]));
-    }
-    put_four(layer.y, first + column, end, v, {});
-  }
-  if (infinite) frame.notice(Status::overflow);
+  if (square.put_sketch<false>(sum, scale, y, kept, y, 1)) frame.notice(Status::overflow);
 }
 
 }  // namespace
 
-void put_low_rank(const Frame& frame, const OuterPlan& plan, Queue& queue) {
-  queue.launch_warps(put_pairs_on_rows, plan.sketch_squares.units, frame, plan);
+void atoms::put_low_rank(const Frame& frame, const DecodePlan& plan, Queue& queue) {
+  queue.launch_warps(put_pairs_on_rows, plan.outer.sketch_squares.units, frame, plan.outer,
+                     plan.bodies);
 }
 
 }  // namespace atomo::cuda

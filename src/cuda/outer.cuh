@@ -23,8 +23,9 @@ struct OuterJob {
   std::uint64_t pairs = 0;  ///< most that are kept
   std::uint64_t rows = 0, columns = 0;
   std::uint32_t layer = 0;
-  std::uint32_t dithered = 0;  ///< 1: a body of no bytes adds nothing at all
-  std::uint32_t form = 0;      ///< of the layer's body, or there is nothing to do
+  std::uint32_t dithered = 0;   ///< 1: a body of no bytes adds nothing at all
+  std::uint32_t form = 0;       ///< of the layer's body, or there is nothing to do
+  std::uint32_t rows_body = 0;  ///< of a sketch: the BodyJob of its rows
 
   [[nodiscard]] __host__ __device__ MatrixShape shape() const { return {rows, columns}; }
 };
@@ -88,8 +89,5 @@ class OuterPlanner {
 /// Every output of the layers that decode, of the messages of a turn in their order: one launch.
 void sum_outer_products(const Frames& frames, const MessageRange& turn, const OuterPlan& plan,
                         DecodeInto into, Queue& queue);
-/// Puts the pairs of a message's sketches on top of their rows in the output: one launch, none without
-/// sketches.
-void put_low_rank(const Frame& frame, const OuterPlan& plan, Queue& queue);
 
 }  // namespace atomo::cuda

@@ -13,8 +13,9 @@
 /// Mapping: one launch of three rounds (rounds.cuh), each of which looks five levels of the bisection
 /// ahead. Lane l = 1 .. 31 of every warp is node l of the tree of middles that can come next (in
 /// heap order: node 2l follows when node l's cost fits the budget), lane 0 the lowest code. A block
-/// takes 2,048 atoms of a layer, or candidates of a layer's grid. It counts its atoms by bins before
-/// the round begins; then each of its warps shows an eighth of the bins to all lanes, each of which
+/// takes 2,048 atoms of a layer, or of a layer's grid a candidate; of a small layer's eight, a warp
+/// each. Grids that are not tried have no units in the rounds. The first units of a round are those
+/// of atoms, which their blocks count by bins before it begins; then each warp of a block shows an eighth of the bins to all lanes, each of which
 /// adds up at its own candidate. A bin's share at a price is a product of integers
 /// (PriceDivisor), one reciprocal a lane and round. The block that ends a job adds the cost of its
 /// marks; the one that ends a layer puts the layer's cost to the pool's; the one that ends the last
@@ -29,7 +30,7 @@
 /// candidate and block, seven where variance counts. An atom is 256 entries or a row: under 1/10
 /// byte an entry of a block.
 ///
-/// Shared memory: 27 KiB, and 5 KiB for grids. Determinism: integers whose sums wrap nowhere.
+/// Shared memory: 25 KiB. Determinism: integers whose sums wrap nowhere.
 /// Alignment: only the workspace is read.
 
 #include "cuda/price.cuh"
@@ -198,17 +199,23 @@ struct Search {
   }
 };
 
+/// What a block of the search has in shared memory.
+union BlockMemory {
+  SearchMemory atoms;
+  coordinate::SizeMemories grids;
+};
+
 /// Blocks of the search that look at a layer's grid in every round.
-__device__ std::uint32_t grid_parts(const Frame& frame, const PricedLayer& of) {
-  if (of.grid == PricedLayer::kNoGrid) return 0;
+__device__ std::uint32_t grid_parts(const Frame& frame, const PricePlan& plan,
+                                    const PricedLayer& of) {
+  if (of.grid == PricedLayer::kNoGrid || frame(plan.grids)[of.grid].tried == 0) return 0;
   return kLanes / coordinate::candidates_together(frame.info(of.layer).n);
 }
 
 /// By a whole block: a part of a job.
 __device__ void search_atoms(const Frame& frame, const PricePlan& plan, const Turn& turn,
-                             std::uint64_t number) {
-  auto& memory = shared<SearchMemory>();
-  const UnitOf at = find_unit(frame, plan.parts, number);
+                             SearchMemory& memory) {
+  const UnitOf at = find_unit_together(frame, plan.parts, turn.unit);
   const PriceJob& job = frame(plan.jobs)[at.job];
   const PricedLayer& of = frame(plan.layers)[job.priced];
   const PriceUnits* const noises = noises_of(frame, plan, job);
@@ -225,38 +232,34 @@ __device__ void search_atoms(const Frame& frame, const PricePlan& plan, const Tu
   if (!block_comes_last(&sums.tickets, divide_up(job.atoms, kSearchPart))) return;
   if (warp_in_block() != 0) return;
   Expected own;
-  if (layer_cost(frame, plan, at.job, grid_parts(frame, of), finite, search.price, own))
+  if (layer_cost(frame, plan, at.job, grid_parts(frame, plan, of), finite, search.price, own))
     search.add_layer(own);
 }
 
 /// By a whole block: a grid at some of the candidates.
 __device__ void search_grid(const Frame& frame, const PricePlan& plan,
-                            const coordinate::Plan& grids, const Turn& turn) {
-  const UnitOf at = find_unit(frame, grids.searches, turn.unit);
-  const std::uint32_t priced = frame(plan.grid_layers)[at.job];
+                            const coordinate::Plan& grids, const Turn& turn, const GridLook& look,
+                            coordinate::SizeMemories& memory) {
+  const std::uint32_t priced = frame(plan.grid_layers)[look.grid];
   const PricedLayer& of = frame(plan.layers)[priced];
-  if (of.price > 0) return;
+  const coordinate::Team team(frame.info(of.layer).n);
   wait_for_round(frame(plan.totals)->rounds, turn.round);
   const Search search(frame, plan, turn);
-  const std::uint32_t together = coordinate::candidates_together(frame.info(of.layer).n);
-  const auto first = static_cast<std::uint32_t>(at.index) * together;
-  for (std::uint32_t node = first; node < first + together; ++node) {
-    if (frame(plan.grids)[at.job].tried == 0) break;
-    const PriceInterval& in = search.in;
-    const Candidate own = candidate_of(node, in.lowest, in.low, in.high);
-    __syncthreads();  // the memory is free
-    if (node != 0 && !own.open) continue;
-    coordinate::weigh_at(frame, grids, plan, at.job, price::price_of_code(own.code), node);
-  }
-  __syncthreads();  // all have read the interval
+  const std::uint32_t node = look.first + team.number();
+  const Candidate own = candidate_of(node, search.in.lowest, search.in.low, search.in.high);
+  if (node == 0 || own.open)
+    coordinate::weigh_at(frame, grids, plan, look.grid, price::price_of_code(own.code), node, team,
+                         memory.of[team.number()]);
+  __syncthreads();  // all have read the interval, and their results are there
   if (warp_in_block() != 0) return;
-  Expected own;
+  Expected cost;
   const bool finite = search.is_finite_layer(of.layer);
-  if (form_cost(frame, plan, priced, of.jobs + grid_parts(frame, of), finite, search.price, own))
-    search.add_layer(own);
+  if (form_cost(frame, plan, priced, of.jobs + grid_parts(frame, plan, of), finite, search.price,
+                cost))
+    search.add_layer(cost);
 }
 
-__global__ void __launch_bounds__(kScanThreads, 2)
+__global__ void __launch_bounds__(kScanThreads, 3)
     search(Frame frame, PricePlan plan, coordinate::Plan grids) {
   PoolPrice& pool = frame.pool(kAtomsPool);
   PriceTotals& totals = *frame(plan.totals);
@@ -266,13 +269,16 @@ __global__ void __launch_bounds__(kScanThreads, 2)
     return;
   }
   if (totals.largest == 0) return;
-  const std::uint64_t of_grids = grids.searches.units;
-  const Turn turn = take_turn(totals.rounds, of_grids + plan.parts.units);
-  if (turn.unit < of_grids) {
-    search_grid(frame, plan, grids, turn);
-  } else {
-    search_atoms(frame, plan, turn, turn.unit - of_grids);
-  }
+  auto& memory = shared<BlockMemory>();
+  const std::uint64_t units = plan.parts.units + totals.looks;
+  take_turns(totals.rounds, kPriceRounds, units, [&](const Turn& turn) {
+    if (turn.unit < plan.parts.units) {
+      search_atoms(frame, plan, turn, memory.atoms);
+    } else {
+      const GridLook look = frame(plan.looks)[turn.unit - plan.parts.units];
+      search_grid(frame, plan, grids, turn, look, memory.grids);
+    }
+  });
 }
 
 /// A warp a part of a job, as the search, but four atoms a lane at the one price of the layer.
@@ -299,8 +305,8 @@ void search_price(const Frame& frame, const PricePlan& plan, const coordinate::P
                   Queue& queue) {
   static_assert(price::kLastPriceCode < 1u << 5 * kPriceRounds);
   if (plan.parts.units == 0) return;
-  const std::uint64_t blocks = kPriceRounds * (grids.searches.units + plan.parts.units);
-  queue.launch_blocks(search, blocks, kScanThreads, 0, frame, plan, grids);
+  const std::uint64_t turns = kPriceRounds * (grids.searches.units + plan.parts.units);
+  queue.launch_blocks(search, blocks_of_turns(turns), kScanThreads, 0, frame, plan, grids);
 }
 
 void choose_forms(const Frame& frame, const PricePlan& plan, Queue& queue) {

@@ -61,6 +61,12 @@ struct GridOffer {
   std::uint32_t lowest = 0;  ///< code of the lowest price that they can be sent at
 };
 
+/// What a block of the search weighs of a grid: the candidates of some lanes (candidates_together).
+struct GridLook {
+  std::uint32_t grid = 0;
+  std::uint32_t first = 0;  ///< of these lanes
+};
+
 /// The cost of a job, or of a grid, at the candidates of 32 lanes.
 struct PriceResult {
   std::uint64_t cost[kLanes], worth[kLanes], loss[kLanes];
@@ -96,6 +102,7 @@ struct PriceTotals {
   unsigned long long worth[kLanes] = {};  ///< likewise
   unsigned long long largest = 0;         ///< amplitude of the finite layers of the search
   std::uint32_t min_grid_code = 0;        ///< GridOffer::lowest of these, the largest
+  std::uint32_t looks = 0;                ///< PricePlan::looks that there are
   std::uint32_t tickets = 0;
   Rounds rounds;  ///< of the search
 };
@@ -114,6 +121,7 @@ struct PricePlan {
   Scratch<PriceChoice> made;         ///< a layer
   Table<std::uint32_t> grid_layers;  ///< the priced layer of each grid
   Scratch<GridOffer> grids;
+  Scratch<GridLook> looks;  ///< of the grids that are tried and take part in the search
   Scratch<PriceTotals> totals;
 };
 
@@ -164,6 +172,7 @@ class PricePlanner {
             layout_.zeroed<PriceChoice>(layers),
             grid_layers_.table(),
             layout_.zeroed<GridOffer>(grids),
+            layout_.scratch<GridLook>(std::size_t{grids} * kLanes),
             layout_.zeroed<PriceTotals>(1)};
   }
 

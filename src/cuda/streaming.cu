@@ -23,6 +23,7 @@
 
 #include "cuda/streaming.cuh"
 
+#include "cuda/grid_form.cuh"
 #include "format/container_rules.hpp"
 #include "price/budget.hpp"
 #include "price/coordinate_levels.hpp"
@@ -118,13 +119,14 @@ __device__ void restore_layer(const Frame& frame, const StepPlan& plan, std::uin
 /// Sets what the search of atoms begins with.
 __device__ void open_demand(const Frame& frame, const atoms::Plan& plan, std::uint32_t priced) {
   const PricedLayer& of = frame(plan.price.layers)[priced];
+  const bool tried = of.grid != PricedLayer::kNoGrid && frame(plan.price.grids)[of.grid].tried != 0;
+  if (tried && of.price == 0)
+    coordinate::enter_search(frame, plan.price, of.grid, frame.info(of.layer).n);
   if ((frame.layer(of.layer).flags & LayerRecord::kNonFinite) != 0) return;
   PriceTotals& totals = *frame(plan.price.totals);
   for (std::uint32_t j = of.first; j < of.first + of.jobs; ++j)
     atomicMax(&totals.largest, frame(plan.price.demands)[j].largest);
-  if (of.grid == PricedLayer::kNoGrid) return;
-  const GridOffer& offer = frame(plan.price.grids)[of.grid];
-  if (offer.tried != 0) atomicMax(&totals.min_grid_code, offer.lowest);
+  if (tried) atomicMax(&totals.min_grid_code, frame(plan.price.grids)[of.grid].lowest);
 }
 
 /// Bits that a share of the budget leaves for bodies.
@@ -142,6 +144,7 @@ __global__ void __launch_bounds__(kScanThreads) open_step(Frame frame, StepPlan 
     PriceTotals& totals = *frame(plan.atom_pool.price.totals);
     totals.largest = 0;
     totals.min_grid_code = 0;
+    totals.looks = 0;
   }
   __syncthreads();
   for (std::uint32_t i = threadIdx.x; i < plan.frame.count; i += kScanThreads)

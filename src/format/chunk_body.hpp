@@ -3,6 +3,7 @@
 /// A body of chunked top-k (FORMAT.md, "chunked top-k"): its parameters and where its parts stand, for
 /// host and device.
 
+#include <bit>
 #include <cstdint>
 
 #include "core/bit_counts.hpp"
@@ -90,6 +91,21 @@ inline constexpr unsigned kRawGapBits = 13;
   if (left <= marks || others < gaps) return 0;
   const auto digits = static_cast<unsigned>(core::bit_width(others) - core::bit_width(gaps));
   return gaps << digits <= others ? digits : digits - 1;
+}
+
+/// The same from the exponents of f32: a GPU counts zeros more slowly than it adds. `left` and `marks` are
+/// below 2^22.
+[[nodiscard]] ATOMO_HD constexpr unsigned gap_parameter_of_floats(std::uint32_t left,
+                                                                  std::uint32_t marks) noexcept {
+  constexpr std::uint32_t kUnits = 0x4B000000;  // 2^23, whose last bit is worth 1
+  const auto float_of = [](std::uint32_t x) {
+    return std::bit_cast<std::uint32_t>(std::bit_cast<float>(kUnits + x) - 8388608.0F);
+  };
+  const auto gaps = static_cast<std::int32_t>(marks + 1);
+  const auto others = static_cast<std::int32_t>(left - marks);
+  return (float_of(static_cast<std::uint32_t>(others > gaps ? others : gaps)) -
+          float_of(static_cast<std::uint32_t>(gaps))) >>
+         23;
 }
 
 /// Bits of the gaps of a chunk at most, and of those of the slots of a group that are in the upper bin.

@@ -101,13 +101,13 @@ inline constexpr std::uint64_t kMostGapBits256 = 256 * std::uint64_t{kRiceLimit 
 
 /// Rice under parameter k of the levels from `base` up, less `base`, without gaps and signs.
 /// `units[b]` counts those of bin b; bins from `end` on are empty.
-[[nodiscard]] constexpr std::uint64_t level_bits_256_at(const std::uint64_t* units,
-                                                        std::uint32_t end, std::uint32_t base,
-                                                        unsigned k) noexcept {
+template <typename Units>
+[[nodiscard]] constexpr std::uint64_t level_bits_256_at(const Units& units, std::uint32_t end,
+                                                        std::uint32_t base, unsigned k) noexcept {
   std::uint64_t sum = 0;
   for (std::uint32_t b = base; b < end; ++b) {
-    if (units[b] != 0)
-      sum += scaled(units[b], 256 * rice_bits(level_of_bin(b) - base, k, kLevelBits));
+    const std::uint64_t own = units[b];
+    if (own != 0) sum += scaled(own, 256 * rice_bits(level_of_bin(b) - base, k, kLevelBits));
   }
   return sum;
 }

@@ -28,7 +28,7 @@ struct Levels {
   }
   [[nodiscard]] std::uint64_t least_bits_256(std::uint32_t base) const noexcept {
     return least_level_bits_256(
-        [&](unsigned k) { return level_bits_256_at(counts.data(), end, base, k); });
+        [&](unsigned k) { return level_bits_256_at(counts, end, base, k); });
   }
 };
 

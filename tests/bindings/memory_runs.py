@@ -84,3 +84,22 @@ def other_buckets(rank, ranks, policy):
     step(2)
     step(3, float("inf") if rank == 0 else 1.0)
     return {"memories": kept, "layouts": layouts}
+
+
+def warmed_up(rank, ranks, policy, way):
+    """Two steps in each of four epochs of a warm-up: the bytes of an epoch, and memories before and after each change."""
+    model, wrapped, state = hooked(atomo.warm_up(policy, 0), 1.0, way)
+    sent, changes = [], []
+    for epoch in range(4):
+        if epoch > 0:
+            before = memories_of(state)
+            state.set_policy(atomo.warm_up(policy, epoch))
+            changes.append((before, memories_of(state)))
+        began = state.bytes_sent
+        for step in (2 * epoch, 2 * epoch + 1):
+            model.zero_grad()
+            x, y = batch_of(step, rank, 24)
+            nn.functional.mse_loss(wrapped(x), y).backward()
+        sent.append(state.bytes_sent - began)
+    return {"sent": sent, "changes": changes, "policy": state.policy,
+            "gradients": {name: p.grad.numpy().copy() for name, p in model.named_parameters()}}

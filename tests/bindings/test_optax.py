@@ -25,7 +25,7 @@ def gradients_of(seed=0):
             for name, of in common.items()}
 
 
-def told(gradients, codec, step):
+def told(gradients, codec, step, every=1):
     """What every worker hears, mapped over the workers."""
     def of_worker(own_gradients):
         worker = jax.lax.axis_index("workers")
@@ -33,7 +33,7 @@ def told(gradients, codec, step):
         zeros = jax.tree.map(jnp.zeros_like, own_gradients)
         mean = atomo.jax.decode_add_tree(jax.lax.all_gather(payload, "workers"), 1 / WORKERS, zeros, codec)
         own = atomo.jax.decode_tree(payload, codec, own_gradients)
-        return mean, atomo.optax.tell_squares(own_gradients, own, mean, "workers", seed=3, step=step)
+        return mean, atomo.optax.tell_squares(own_gradients, own, mean, "workers", seed=3, step=step, every=every)
 
     return jax.vmap(of_worker, axis_name="workers")(gradients)
 
@@ -63,6 +63,19 @@ def test_the_averages_squares_are_estimated_without_bias(noise_stays):
         estimates.append(float(jnp.square(mean["matrix"][0]).sum() if noise_stays else squares["matrix"].average[0]) / true)
     error = np.std(estimates, ddof=1) / np.sqrt(len(estimates))
     assert (abs(np.mean(estimates) - 1) < 4.5 * error) != noise_stays
+
+
+def test_squares_are_told_at_a_period():
+    gradients = gradients_of(7)
+    each, third = (jax.jit(lambda number, every=every: told(gradients, CODEC, number, every)[1]) for every in (1, 3))
+    nothing = jax.vmap(atomo.optax.untold_squares)(gradients)
+    for number in range(7):
+        found, expected = third(number), each(number) if number % 3 == 0 else nothing
+        assert jax.tree.structure(found) == jax.tree.structure(expected)
+        for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected)):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5)
+        assert (found["matrix"].weight == (number % 3 == 0)).all()
+    assert (told(gradients, CODEC, 1, 3)[1]["matrix"].weight == 0).all(), "of a step that is not traced"
 
 
 def squares_of(tree):
@@ -142,6 +155,11 @@ def test_before_anything_was_told_told_leaves_stay():
 def test_errors():
     with pytest.raises(atomo.Error, match="b1=1"):
         atomo.optax.scale_by_told_adam(b1=1)
+    for every in (0, 2.5, True):
+        with pytest.raises(atomo.Error, match=f"every={every}: a whole number"):
+            atomo.optax.scale_by_told_adam(every=every)
+        with pytest.raises(atomo.Error, match=f"every={every}: a whole number"):
+            atomo.optax.tell_squares({}, {}, {}, "workers", seed=1, step=0, every=every)
     with pytest.raises(atomo.Error, match="no squares to tell of"):
         vector = {"vector": jnp.ones((WORKERS, 3))}
         jax.vmap(lambda g: atomo.optax.tell_squares(g, g, g, "workers", seed=1, step=0), axis_name="workers")(vector)

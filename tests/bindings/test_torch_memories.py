@@ -186,3 +186,15 @@ def test_a_step_with_memories_waits_for_nothing(world):
         first = [*taken, "aten.zero_", norm, norm]
         other = [*taken, norm, norm, norm, "aten.maximum"]
         assert result["operations"] == [first, other, [*other, "aten.mul_", "aten.ne", "aten.copy_"]]
+
+
+def test_a_warm_up_hands_memories_on(world):
+    """On a GPU as on the CPU, to the bit."""
+    policy = "*.bias=identity:dtype=f32; *=dgc+topk:keep=0.01"
+    on_cpu, on_gpu = (world(2).run(memory_runs.warmed_up, policy, way)[0] for way in WAYS)
+    for result in (on_cpu, on_gpu):
+        assert result["policy"] == policy
+        assert result["sent"] == sorted(result["sent"], reverse=True) and result["sent"][0] > 4 * result["sent"][3]
+        for before, after in result["changes"]:
+            assert same(before, after) and any(kept.any() for kept in before.values())
+    assert same(on_cpu["gradients"], on_gpu["gradients"])

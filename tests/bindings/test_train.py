@@ -27,7 +27,7 @@ except ImportError as error:
 
 import train_runs
 
-from atomo.train import _model
+from atomo.train import _job, _model
 
 HERE = Path(__file__).parent
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
@@ -78,6 +78,19 @@ def test_codecs_in_python_and_checkpoints_by_step(others):
     assert float(right) == pytest.approx(results["policy"]["accuracy"])
     with pytest.raises(atomo.Error, match="are not those of Linear"):
         atomo.train.load(folder / "policy/allgather", torch.nn.Linear(8, 3))
+
+
+def test_a_module_registers_its_codec_where_a_job_is_read(tmp_path, monkeypatch):
+    (tmp_path / "brings_a_codec.py").write_text("import atomo, train_runs\natomo.register('brought', train_runs.Halves)\n"
+                                                "def make():\n    return train_runs.network()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import brings_a_codec
+    _job.Job([], brings_a_codec.make, "", False).write(tmp_path / "job.pkl")
+    assert atomo.unregister("brought")
+    del sys.modules["brings_a_codec"]
+    _job.Job.read(tmp_path / "job.pkl")
+    assert str(atomo.Codec("brought")) == "brought"
+    assert atomo.unregister("brought")
 
 
 def test_scores_of_samples(others):
@@ -157,23 +170,41 @@ import torch
 import atomo.train
 sys.path.insert(0, sys.argv[2])
 import train_runs
+where = {"workers": sys.argv[3], "secret": sys.argv[4]} if len(sys.argv) == 5 else {"resume": len(sys.argv) == 4}
 atomo.train.run(train_runs.network, train_runs.samples(1), train_runs.samples(2), nodes=2, steps=100000, batch=8,
-                out=sys.argv[1], plot=False)
+                out=sys.argv[1], plot=False, **where)
 """
+
+
+def interrupted(folder, *more, begun):
+    """What a run prints and says that gets Ctrl-C once `begun()`."""
+    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED, folder, HERE, *more], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + TIMEOUT
+    while not begun():
+        assert process.poll() is None and time.monotonic() < end, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    return process.communicate(timeout=TIMEOUT)
+
+
+def has_steps(tables, count=5):
+    return any(table.read_text().count("\n") > count for table in tables)
 
 
 @pytest.mark.long
 def test_an_interrupted_run_saves_and_ends(tmp_path):
-    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED, tmp_path / "run", HERE], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True)
-    table, end = tmp_path / "run/steps.csv", time.monotonic() + TIMEOUT
-    while not (table.exists() and table.read_text().count("\n") > 5):
-        assert process.poll() is None and time.monotonic() < end, process.communicate()
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=TIMEOUT)
+    run = tmp_path / "run"
+    _, said = interrupted(run, begun=lambda: has_steps(run.glob("steps.csv")))
     assert re.search(r"KeyboardInterrupt: interrupted after \d+ steps; the same call with resume=True goes on\n$", said), said
-    assert atomo.train.load(tmp_path / "run")["0.weight"].shape == (16, 8)
+    assert atomo.train.load(run)["0.weight"].shape == (16, 8)
+
+
+@pytest.mark.long
+def test_a_run_that_is_interrupted_before_it_began_has_nothing_to_go_on_from(tmp_path):
+    job = tmp_path / "run/job.pkl"  # mpirun is started then, and its processes take longer to import torch
+    _, said = interrupted(job.parent, begun=lambda: job.exists() and time.time() > job.stat().st_mtime + 1)
+    assert said.endswith("KeyboardInterrupt: interrupted before the run began: it has saved nothing\n"), said
 
 
 @pytest.fixture
@@ -189,6 +220,20 @@ def worker(tmp_path):
     yield hosts, secret
     process.terminate()
     process.communicate()
+
+
+@pytest.mark.long
+def test_a_run_at_a_standing_worker_goes_on_here_after_an_interruption(worker, tmp_path):
+    """Its folder there is of one job, so the same call would be refused."""
+    run, jobs = tmp_path / "run", tmp_path / "jobs"
+    printed, said = interrupted(run, *worker, begun=lambda: has_steps(jobs.glob("*/run/steps.csv")))
+    assert re.search(r"KeyboardInterrupt: interrupted after \d+ steps; its checkpoint is in out: the same call with "
+                     r"resume=True and without workers goes on, on this machine\n$", said), said
+    assert "resume=True" not in printed
+    steps = (run / "steps.csv").read_text().count("\n")
+    _, said = interrupted(run, "resume", begun=lambda: has_steps([run / "steps.csv"], steps + 5))
+    assert "KeyboardInterrupt: interrupted after" in said
+    assert (run / "steps.csv").read_text().count("\n") > steps + 5
 
 
 @pytest.mark.long

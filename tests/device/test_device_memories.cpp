@@ -279,6 +279,29 @@ TEST(DeviceMemoriesSaved, GoOnOnTheOtherSide) {
   EXPECT_THROW(from.on_device.part(0, 1).reset_memory(), Error);
 }
 
+/// DGC's warm-up: models of ever smaller shares hand their memories on, and none begins at zero.
+TEST(DeviceMemoriesWarmUp, GoOnWithFewerEntries) {
+  std::unique_ptr<Twins> before;
+  std::size_t bytes = ~std::size_t{0};
+  std::uint32_t step = 0;
+  for (const std::string share : {"0.25", "0.0625", "0.015625", "0.01"}) {
+    auto twins = std::make_unique<Twins>("*=dgc+topk:keep=" + share);
+    if (before != nullptr) {
+      const auto kept = before->on_device.save(Saved::memories);
+      twins->on_host.load(kept);
+      twins->on_device.load(kept);
+      ASSERT_TRUE(twins->on_device.save(Saved::memories) == kept) << share;
+    }
+    for (const std::uint32_t end = step + 2; step < end; ++step) {
+      twins->gradients.set(step);
+      ASSERT_NO_FATAL_FAILURE(twins->expect_the_cpus_message(step)) << share;
+    }
+    EXPECT_LT(twins->buffers.message().bytes.size(), bytes) << share;
+    bytes = twins->buffers.message().bytes.size();
+    before = std::move(twins);
+  }
+}
+
 /// A step that nobody used: the memories are those before it, once, and only where the word says so.
 TEST(DeviceMemoriesTakenBack, AreThoseBeforeTheMessage) {
   Twins twins(kMixed, kLayers, true);

@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstring>
 #include <iostream>
 
 #include "cuda/tuning.hpp"
+#include "format/chunk_body.hpp"
 #include "support/mutated_messages.hpp"
 #include "support/on_cpu.hpp"
 
@@ -129,6 +131,32 @@ TEST(TopKTiles, AreTheCpus) {
       ASSERT_EQ(m.status, expected.status) << keep;
       ASSERT_TRUE(m.bytes == expected.bytes) << keep << " entries, x[0] " << x[0];
     }
+  }
+}
+
+/// Lengths that add up to those of a sound message, where one group has the gaps of all: more than a device
+/// makes room for.
+TEST(ChunkTopkGroups, LengthsAboveAnyAreRefused) {
+  constexpr std::size_t kGroups = 3, kGroup = 256 * 64;
+  const Codec codec = Codec::parse("topk:chunk=64,k=4,values=2");
+  const Shape shape{static_cast<std::int64_t>(kGroups * kGroup)};
+  const auto x = test::heavy_tailed(shape.elements(), 12, 50);
+  const auto before = test::entries_of(x, DType::f32);
+  const auto sound = test::encode_on_cpu(codec, x, shape, {.seed = 2}).bytes;
+  ContainerInfo info;
+  ASSERT_EQ(inspect(sound, info, true), Status::ok);
+  std::uint16_t lengths[kGroups], sum = 0;
+  std::memcpy(lengths, sound.data() + info.head_bytes, sizeof lengths);
+  for (const std::uint16_t length : lengths) sum = static_cast<std::uint16_t>(sum + length);
+  const format::ChunkConfig config{.chunk = 64, .keep = 4};
+  ASSERT_GT(sum, format::ChunkBody(config, shape.elements()).max_gap_bytes());
+  for (std::size_t whole = 0; whole < kGroups; ++whole) {
+    auto bytes = sound;
+    for (std::size_t g = 0; g < kGroups; ++g) lengths[g] = g == whole ? sum : 0;
+    std::memcpy(bytes.data() + info.head_bytes, lengths, sizeof lengths);
+    format::write_checksums(bytes, info.head_bytes);
+    ASSERT_EQ(test::decode_on_cpu(codec, bytes, before, DType::f32, shape).status, Status::corrupt);
+    ASSERT_EQ(test::decode_bytes(codec, bytes, before, DType::f32, shape).status, Status::corrupt);
   }
 }
 

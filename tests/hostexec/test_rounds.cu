@@ -24,35 +24,45 @@ struct RoundState {
 };
 
 /// The value of a round is the sum of what its units make of the value before.
-__global__ void run_rounds(RoundState* state) {
-  const Turn turn = take_turn(state->rounds, kUnits);
-  wait_for_round(state->rounds, turn.round);
-  const std::uint32_t before = state->value;
-  if (threadIdx.x == 0) state->seen[turn.round][turn.unit] = before;
-  state->parts[turn.unit * kThreads + threadIdx.x] = before + threadIdx.x;
-  if (!block_comes_last(&state->tickets, kUnits) || threadIdx.x != 0) return;
+__device__ void do_unit(RoundState& state, const Turn& turn) {
+  wait_for_round(state.rounds, turn.round);
+  const std::uint32_t before = state.value;
+  if (threadIdx.x == 0) state.seen[turn.round][turn.unit] = before;
+  state.parts[turn.unit * kThreads + threadIdx.x] = before + threadIdx.x;
+  if (!block_comes_last(&state.tickets, kUnits) || threadIdx.x != 0) return;
   std::uint32_t sum = 0;
-  for (const std::uint32_t part : state->parts) sum += part;
-  state->value = sum;
-  end_round(state->rounds, turn.round + 1 == kRounds);
+  for (const std::uint32_t part : state.parts) sum += part;
+  state.value = sum;
+  end_round(state.rounds, turn.round + 1 == kRounds);
 }
 
-TEST(Rounds, SeeTheRoundBefore) {
+__global__ void run_rounds(RoundState* state) {
+  take_turns(state->rounds, kRounds, kUnits, [&](const Turn& turn) { do_unit(*state, turn); });
+}
+
+/// Fewer blocks than units, as many as turns, more.
+class RoundsOfBlocks : public testing::TestWithParam<unsigned> {};
+INSTANTIATE_TEST_SUITE_P(Blocks, RoundsOfBlocks,
+                         testing::Values(1u, kUnits - 2, kRounds* kUnits, kRounds* kUnits + 3));
+
+TEST_P(RoundsOfBlocks, SeeTheRoundBefore) {
   test::Memory memory(sizeof(RoundState));
   const RoundState first;
   memory.put(std::as_bytes(std::span(&first, 1)));
   const test::StreamOwner stream;
   Queue queue(stream.get());
-  queue.launch_blocks(run_rounds, kRounds * kUnits, kThreads, 0,
-                      reinterpret_cast<RoundState*>(memory.data()));
+  for (unsigned launch = 0; launch < 2; ++launch)  // what is seen is that of the second
+    queue.launch_blocks(run_rounds, GetParam(), kThreads, 0,
+                        reinterpret_cast<RoundState*>(memory.data()));
   ASSERT_EQ(queue.error(), cudaSuccess);
   stream.wait();
   RoundState last;
   const auto bytes = memory.get(sizeof last);
   std::memcpy(&last, bytes.data(), sizeof last);
   std::uint32_t value = 1;
-  for (unsigned round = 0; round < kRounds; ++round) {
-    for (const std::uint32_t seen : last.seen[round]) EXPECT_EQ(seen, value) << "round " << round;
+  for (unsigned round = 0; round < 2 * kRounds; ++round) {
+    for (unsigned unit = 0; round >= kRounds && unit < kUnits; ++unit)
+      EXPECT_EQ(last.seen[round % kRounds][unit], value) << "round " << round;
     value = kUnits * (kThreads * value + kThreads * (kThreads - 1) / 2);
   }
   EXPECT_EQ(last.value, value);

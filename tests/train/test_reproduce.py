@@ -88,6 +88,11 @@ class ReproduceTest(CommandTest):
                           "one machine"])
         self.assertIn("| double-ring: PDMM-ISVR", table)
         self.assertEqual([line["published"] for line in written["results"]], [65.5, 65.5, 81.0, 80.9, None, 82.0])
+        for line in written["results"]:
+            steps, losses = line["loss_curve"]
+            self.assertEqual(steps, [4, 8, 12])
+            for loss in losses:
+                self.assertLess(abs(loss - math.log(10)), 0.5, line["method"])  # of ten classes, at the beginning
         kept = sorted(pathlib.Path(path("kept-ecl")).iterdir())
         self.assertEqual(len(kept), 6)
         kept[0].unlink()

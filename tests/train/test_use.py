@@ -93,6 +93,21 @@ class HelpTest(unittest.TestCase):
         self.assertRegex(check("--optimizer", "adam", "--beta1", "1"), "--beta1: .*from 0 to below 1")
         self.assertEqual(check("--algorithm", "ps", "--servers", 2), "")
 
+    def test_told_squares_go_where_every_gradient_is_gathered(self):
+        """Of the command line and of a job file, at a server, around it, and on a GPU."""
+        for value in ("factored", "scaled", "matched", "exact"):
+            told = ("--optimizer", "adam", "--second-moment", value)
+            self.assertEqual(check("--algorithm", "allgather", *told), "")
+            self.assertEqual(check("--algorithm", "allgather", *told, "--device", "cuda"),
+                             f"atomo-train: --second-moment: {value} works with --device cpu only\n")
+            for algorithm in ("ps", "asgd", "dcasgd", "fedavg", "difference", "local", "twoshot", "powersgd", "dpsgd"):
+                said = f"atomo-train: --second-moment: goes with --algorithm allgather, not with {algorithm}\n"
+                job = write("told.toml", f'algorithm = "{algorithm}"\noptimizer = "adam"\nsecond-moment = "{value}"\n')
+                self.assertEqual(check("--algorithm", algorithm, *told), said)
+                self.assertEqual(check("--job", job), said)
+        self.assertIn("--second-moment: goes with --algorithm allgather, not with ps",
+                      check("--servers", 2, "--second-moment", "factored", "--optimizer", "adamw"))
+
     def test_codecs_of_ones_own(self):
         plugin = os.environ.get("ATOMO_TEST_PLUGIN", "")
         if not plugin:

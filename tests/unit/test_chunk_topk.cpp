@@ -92,6 +92,15 @@ TEST(ChunkTopk, KeepsTheLargestOfEachChunkWithTiesByTheLowestIndex) {
 }
 
 /// What is kept is the same whatever the values are sent as, and they are near.
+TEST(ChunkTopk, ParametersOfGapsFollowFromFloatsToo) {
+  for (std::uint32_t marks = 1; marks <= ChunkConfig::kMaxChunk; ++marks) {
+    for (std::uint32_t left = 0; left <= ChunkConfig::kMaxChunk; ++left) {
+      if (format::gap_parameter_of_floats(left, marks) != format::gap_parameter(left, marks))
+        FAIL() << left << " entries left, " << marks << " marks";
+    }
+  }
+}
+
 TEST(ChunkTopk, ValuesOfFewBitsAreNear) {
   for (const std::size_t n : {1u, 1009u, 70'011u}) {
     for (const auto& x : tensors(n)) {

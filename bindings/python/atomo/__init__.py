@@ -28,12 +28,13 @@ from ._messages import CodecHelp, Key, Layer, Message, Prices, add, codecs, deco
 from ._own import draws, load_codecs, register, unregister
 from ._patches import Patch, PatchedTensor, apply_patch, inspect_patch, make_patch
 from ._plot import plot
+from ._policy import warm_up
 from ._verify import verify
 
 __all__ = ["Codec", "CodecHelp", "Compressor", "DecodeError", "Error", "Key", "Layer", "Message", "Patch", "PatchedTensor",
            "PlannedLayer", "Prices", "Traits", "__version__", "add", "apply_patch", "budget_shares", "codecs", "decode", "decode_add", "decode_add_all",
            "draws", "inspect", "inspect_patch", "join", "load_codecs", "make_patch", "measure", "plot", "register", "unregister",
-           "verify", "vote"]
+           "verify", "vote", "warm_up"]
 
 _FRAMEWORKS = ("jax", "torch", "train")
 

@@ -47,9 +47,13 @@ def registrations() -> list[tuple[str, tuple[Any, ...]]]:
 
 
 def register_all(done: list[tuple[str, tuple[Any, ...]]]) -> None:
-    """Does in this process what was done in another."""
+    """Does in this process what was done in another. A module that was imported here may have done a part of it: its codecs
+    give way."""
     for call, arguments in done:
-        _everywhere(call, *arguments)
+        if call == "register":
+            unregister(arguments[0])
+        if call != "load_codecs" or arguments[0] not in loaded():
+            _everywhere(call, *arguments)
 
 
 def show_tracebacks(shown: bool) -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from ._errors import Error
+
+_KEEP = re.compile(r"\bkeep=((?:[0-9.]|e[+-]?(?=[0-9]))+)")
+
 
 def is_spec(policy: str) -> bool:
     """Whether it is one codec for all, not rules: these have their `=` before any `:`, or stand among others."""
@@ -44,3 +48,26 @@ def matches(pattern: str, name: str) -> bool:
     """As the library does: `*` any characters, `?` one."""
     form = "".join({"*": ".*", "?": "."}.get(c, re.escape(c)) for c in pattern)
     return re.fullmatch(form, name, re.DOTALL) is not None
+
+
+def warm_up(policy: str, epoch: int) -> str:
+    """The policy with each share `keep=` raised to at least 0.25^(epoch + 1): the warm-up of Deep Gradient Compression.
+
+    Lin et al. (arXiv 1712.01887, section 3.3) leave out 75, 93.75, 98.4375, 99.6 and 99.9 % of the entries in the first
+    epochs, from 0 on here. Give it to `DDPState.set_policy` at the begin of each; memories go on. The same on all ranks.
+
+    >>> [warm_up("*.bias=identity; *=dgc+topk:keep=0.01", epoch) for epoch in (0, 9)]
+    ['*.bias=identity; *=dgc+topk:keep=0.25', '*.bias=identity; *=dgc+topk:keep=0.01']
+
+    Raises:
+        atomo.Error: for an epoch that is no whole number from 0 on, a policy without a `keep=`, and one that is a count.
+    """
+    if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+        raise Error(f"epoch is {epoch!r}: a whole number from 0 on is expected")
+    shares = _KEEP.findall(policy)
+    if not shares:
+        raise Error(f"the policy '{policy}' has no keep=: a codec that keeps a share is expected, such as dgc+topk:keep=0.01")
+    for share in shares:
+        if "." not in share and "e" not in share:
+            raise Error(f"keep={share} is a count: a share is expected, such as keep=0.01")
+    return _KEEP.sub(lambda found: f"keep={max(float(found[1]), 0.25 ** (epoch + 1))!r}", policy)

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adam in optax with a second moment from the workers' own squares, so that a codec's noise is not in it.
 
-    optimizer = optax.chain(atomo.optax.scale_by_told_adam(), optax.add_decayed_weights(0.01), optax.scale(-1e-3))
+    optimizer = optax.chain(atomo.optax.scale_by_told_adam(every=10), optax.add_decayed_weights(0.01), optax.scale(-1e-3))
 
     def step(parameters, state, batch, number):          # inside shard_map over the axis "workers"
         gradients = jax.grad(loss)(parameters, batch)
         mean, own = ...                                   # of all decoded messages, and of this worker's alone
-        squares = jax.lax.cond(number % 10 == 0,
-                               lambda: atomo.optax.tell_squares(gradients, own, mean, "workers", seed=1, step=number),
-                               lambda: atomo.optax.untold_squares(gradients))
+        squares = atomo.optax.tell_squares(gradients, own, mean, "workers", seed=1, step=number, every=10)
         updates, state = optimizer.update(mean, state, parameters, squares=squares)
         return optax.apply_updates(parameters, updates), state
 
@@ -59,16 +57,33 @@ class ToldAdamState(NamedTuple):
     squares: Any  #: a `LeafSquares` of running means of leaves that are told of, None of the others
 
 
-def tell_squares(gradients: Any, own: Any, mean: Any, axis: str, *, seed: Any, step: Any, channel: Any = 0) -> Any:
+def tell_squares(gradients: Any, own: Any, mean: Any, axis: str, *, seed: Any, step: Any, channel: Any = 0,
+                 every: int = 10) -> Any:
     """Tells all workers along the mapped `axis` of this worker's squares: a tree like `gradients` of `LeafSquares`, with
     None for leaves that are not told of. The same on all workers.
+
+    `every`: steps from one telling to the next, from step 0 on; the same number as that of `scale_by_told_adam`. In the
+    others no message is sent, and the tree is that of `untold_squares`. 1 tells in every call.
 
     `gradients` are this worker's, `own` what its message decodes to, `mean` the mean over the workers of that: trees of
     float32, float16 or bfloat16 of one structure. `seed`, `step` and `channel` are those of the message of gradients,
     whose channel is below 32768. Each worker sends one message of fixed size, 9 bits a row and column.
 
-    Raises atomo.Error for trees without such a leaf.
+    Raises atomo.Error for trees without such a leaf, and an `every` that cannot be.
     """
+    _check_every(every)
+    if every == 1:
+        return _tell(gradients, own, mean, axis, seed, step, channel)
+    return jax.lax.cond(step % every == 0, lambda: _tell(gradients, own, mean, axis, seed, step, channel),
+                        lambda: untold_squares(gradients))
+
+
+def _check_every(every: Any) -> None:
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise atomo.Error(f"every={every!r}: a whole number of steps from 1 on is expected")
+
+
+def _tell(gradients: Any, own: Any, mean: Any, axis: str, seed: Any, step: Any, channel: Any) -> Any:
     leaves, structure = jax.tree.flatten(gradients)
     told = [i for i, leaf in enumerate(leaves) if _is_told(leaf.shape)]
     if not told:
@@ -102,8 +117,8 @@ def untold_squares(gradients: Any) -> Any:
 
 
 def scale_by_told_adam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, *, every: int = 10) -> Any:
-    """optax.scale_by_adam whose `update` takes `squares=`, of `tell_squares` every `every` steps and of `untold_squares`
-    in between.
+    """optax.scale_by_adam whose `update` takes `squares=`, of `tell_squares` with the same `every`. The running
+    means decay by b2^every at each telling, and stay as they are in between.
 
     A told leaf's entry (i, j) is divided by the root of rows[i] * columns[j] / mean(rows) (Adafactor, arXiv 1804.04235,
     section 3) times the ratio of the average's sum of squares to one worker's, kept between half of 1 / workers and 1; the
@@ -112,9 +127,9 @@ def scale_by_told_adam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, *,
 
     Raises atomo.Error for numbers that cannot be.
     """
-    if not (0 <= b1 < 1 and 0 <= b2 < 1 and eps >= 0 and every >= 1):
-        raise atomo.Error(f"b1={b1}, b2={b2}, eps={eps}, every={every}: b1 and b2 from 0 to below 1, eps from 0 and every "
-                          "from 1 on are expected")
+    _check_every(every)
+    if not (0 <= b1 < 1 and 0 <= b2 < 1 and eps >= 0):
+        raise atomo.Error(f"b1={b1}, b2={b2}, eps={eps}: b1 and b2 from 0 to below 1 and eps from 0 on are expected")
 
     def init(parameters: Any) -> ToldAdamState:
         zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), parameters)

@@ -16,8 +16,11 @@ namespace train {
 ///   |decode(m)|^2 <= (xi / D) sum over the last D rounds of |w - w before|^2 / rate^2
 ///                    + 3 (|error now|^2 + |error at its last message|^2)
 ///
-/// D is 10. It never skips its first round, nor more than 100 in a row. The paper adds gradients up where
-/// the trainer takes their mean, so the number of workers is not in the rule.
+/// D is 10. It never skips its first round, nor more than 100 in a row. Both, and xi = 0.8, are those of the
+/// authors' code (github.com/sunjunaimer/LAQ, LAQ.py: D, C and ck). That code gives the changes of its first
+/// k < D rounds the weight xi / k, this xi / D from the first, as the condition of the paper (arXiv
+/// 1909.07588) is printed. The paper adds gradients up where the trainer takes their mean, so the number of
+/// workers is not in the rule.
 class LazyRule {
  public:
   static constexpr std::size_t kChanges = 10;       ///< of the weights that are looked at, D

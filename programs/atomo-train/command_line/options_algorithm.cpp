@@ -147,7 +147,7 @@ void add_graph_options(CLI::App& app, Options& o) {
       ->group(kGraphGroup);
   app.add_option("--lazy", o.lazy,
                  "of difference: skip a message that changes little beside the last ten changes of "
-                 "the weights, times this (LAQ; its paper takes 0.8; 0: send all)")
+                 "the weights, times this (LAQ; its authors take 0.8; 0: send all)")
       ->check(not_below_zero())
       ->capture_default_str()
       ->group(kGraphGroup);

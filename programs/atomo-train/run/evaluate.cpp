@@ -27,6 +27,7 @@
 #include "learning/task.hpp"
 #include "run/interrupt.hpp"
 #include "run/run.hpp"
+#include "run/training.hpp"
 
 namespace train {
 namespace {
@@ -294,6 +295,7 @@ int evaluate_checkpoints(int argc, char** argv) {
     return kWrongUsage;
   }
   catch_interrupts();
+  keep_to_one_thread_of_blas();
   try {
     Report report(request);
     if (request.follow) return follow(request, report);

@@ -44,12 +44,11 @@ std::string objection(const Options& options, const Transport& transport) {
   return network.empty() ? device_objection() : network;
 }
 
-/// Leaves parallel work to the threads of the process, as long as the user does not say otherwise.
+}  // namespace
+
 void keep_to_one_thread_of_blas() {
   if (std::getenv("OPENBLAS_NUM_THREADS") == nullptr) openblas_set_num_threads(1);
 }
-
-}  // namespace
 
 int servers_of(const Options& options) {
   const auto* const algorithm = find_algorithm(options.algorithm);

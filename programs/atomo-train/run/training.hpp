@@ -17,4 +17,8 @@ namespace train {
 /// \throws std::exception for whatever ends the run.
 [[nodiscard]] Outcome train_on(Options& options, Transport& transport);
 
+/// Leaves parallel work to the threads of the process, as long as the user does not say otherwise:
+/// how many threads BLAS has changes the last bits of what it computes.
+void keep_to_one_thread_of_blas();
+
 }  // namespace train

@@ -25,7 +25,8 @@ class AdamW(torch.optim.Optimizer):
 
     Args:
         params: as those of any torch optimiser takes. Dense, of a floating-point type; moments are f32.
-        squares: that of `DDPState(squares=)`. None: AdamW as it is.
+        squares: that of `DDPState(squares=)`, whose `Squares(every=)` says how often it is told; between tellings s^ stays.
+            None: AdamW as it is.
         lr, betas, eps, weight_decay: as torch.optim.AdamW has them. `betas[1]` is of the parameters with moments of their
             own.
         max_update: the largest root mean square of a parameter's update, rate and decay left out; a longer one is scaled

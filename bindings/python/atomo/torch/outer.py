@@ -136,9 +136,10 @@ class OuterSync:
         """One with published settings, and what `changes` has in their place: any argument of the constructor.
 
         - `"diloco"` (arXiv 2311.08105, section 3): every 500 steps, Nesterov of rate 0.7 and momentum 0.9, in f32.
-        - `"streaming-diloco"` (arXiv 2501.18512, algorithm 2, figures 5 and 6): every 100 steps, 8 fragments, 4 bits (the
-          paper's are E3M0, these are QSGD's), Nesterov of momentum 0.9. Its rate 0.4, its delay of a step and its alpha 0.5
-          are a place to begin.
+        - `"streaming-diloco"` (arXiv 2501.18512): every 100 steps (figure 5), 8 fragments, as of 24 layers with 3 each (figure
+          6), Nesterov of rate 0.4 (section 3), a delay of one step (table 1) and alpha 0.5 (figures 8 and 10). Ours are the
+          codec, QSGD of as many bits, 4, as the paper's E3M0 (figure 11), and fragments of neighbours: the paper prefers
+          strides (figure 7), which are patterns in `fragments=`.
         - `"sparseloco"` (arXiv 2508.15706, algorithm 1; the clipping is of arXiv 2603.08163, section 2.1): every 30 steps, 64
           of each 4096 entries in 2 bits, a memory that keeps 0.95, sgd of rate 1, clipped to the median norm.
 

@@ -20,8 +20,10 @@ from .layers import Parameters, trained
 OUTER_PRESETS: dict[str, dict[str, Any]] = {
     # DiLoCo, arXiv 2311.08105, algorithm 1 and section 3: H = 500, Nesterov of rate 0.7 and momentum 0.9, f32.
     "diloco": {"policy": "identity:dtype=f32", "every": 500, "outer": "nesterov", "outer_lr": 0.7, "outer_momentum": 0.9},
-    # Streaming DiLoCo, arXiv 2501.18512, algorithm 2: H = 100 (figure 5), 8 fragments as of 24 layers, 3 each (figure 6),
-    # 4 bits. The paper rounds to E3M0; here an unbiased codec has the bits. Rate, delay and alpha are a place to begin.
+    # Streaming DiLoCo, arXiv 2501.18512. Its own: H = 100 (figure 5), 3 layers a fragment at every size (figure 6), which are
+    # 8 fragments of a model of 24 layers, outer rate 0.4 at every size (section 3), a delay of one step (table 1), alpha 0.5
+    # (figures 8 and 10), 4 bits (figure 11); momentum 0.9 is DiLoCo's. Ours: QSGD, unbiased, has the 4 bits in place of
+    # E3M0, and fragments are neighbours, where the paper prefers every 8th layer (figure 7).
     "streaming-diloco": {"policy": "qsgd:bits=4", "every": 100, "outer": "nesterov", "outer_lr": 0.4, "outer_momentum": 0.9,
                          "fragments": 8, "delay": 1, "alpha": 0.5},
     # SparseLoCo, arXiv 2508.15706, algorithm 1, with the clipping of arXiv 2603.08163, section 2.1: H = 30, 64 of 4096 in 2

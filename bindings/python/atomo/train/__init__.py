@@ -40,7 +40,7 @@ from atomo._own import share_with
 from . import _workers
 from ._checkpoints import load, path_of
 from ._connection import hosts_of, secret_of
-from ._job import Failed, Job, interruption, is_in_world, result_of, run_here, world
+from ._job import GOES_ON, Failed, Job, interruption, is_in_world, result_of, run_here, world
 from ._launch import launch
 from ._model import Model
 
@@ -49,6 +49,7 @@ share_with(_atomo_train)
 __all__ = ["Failed", "algorithms", "cancel", "collect", "jobs", "load", "run"]
 
 _JOB = "job.pkl"
+_GOES_ON_HERE = "its checkpoint is in out: the same call with resume=True and without workers goes on, on this machine"
 
 
 def algorithms() -> list[dict[str, Any]]:
@@ -129,7 +130,7 @@ def run(
     gradients that a worker sent), `bytes_per_step`, `ratio`, `ms`, `parameters`, `workers`, `algorithm`, `codec`, `out`; in a
     script that mpirun started on rank 0, elsewhere None. Waits for the end. Raises `atomo.Error` for what does not go
     together, `Failed` when a process dies or raises (in a script that mpirun started the job is ended, after a traceback with
-    its rank), and KeyboardInterrupt on Ctrl-C, once a checkpoint was saved.
+    its rank), and KeyboardInterrupt on Ctrl-C, once a checkpoint was saved, which says how the run is gone on with.
     """
     own_optimiser = None if isinstance(optimizer, str) else optimizer
     own_schedule = None if schedule is None or isinstance(schedule, str) else schedule
@@ -176,13 +177,9 @@ def run(
     else:
         shown = ["--progress=on"] if sys.stdout.isatty() else []
         launch(["-m", "atomo.train", str(file), *shown], nodes + servers, launcher)
-    return _end_of(job)
-
-
-def _end_of(job: Job) -> dict[str, Any]:
     result = result_of(job.out) | {"out": job.out}
     if result["interrupted"]:
-        raise KeyboardInterrupt(interruption(job.out))
+        raise KeyboardInterrupt(interruption(job.out, GOES_ON if workers is None else _GOES_ON_HERE))
     return result
 
 

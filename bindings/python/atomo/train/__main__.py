@@ -18,10 +18,12 @@ import signal
 import sys
 from pathlib import Path
 
+from ._launch import NOT_BEGUN
+
 
 def _run(file: str, options: list[str]) -> None:
     # Until the run looks after it: before it has begun there is nothing to save.
-    signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    signal.signal(signal.SIGUSR1, lambda number, frame: sys.exit(NOT_BEGUN))
     import torch
 
     from ._job import Failed, Job, run_here
@@ -30,8 +32,8 @@ def _run(file: str, options: list[str]) -> None:
         torch.set_num_threads(1)
     try:
         run_here(Job.read(Path(file)).with_options(options))
-    except KeyboardInterrupt as stop:
-        print(stop, flush=True)  # whoever started the job reads in its log that it was interrupted
+    except KeyboardInterrupt:
+        pass  # whoever started the job reads in its log that it was interrupted
     except Failed:
         sys.exit(1)  # rank 0 has said why
 

@@ -39,6 +39,7 @@ class Failed(RuntimeError):
         self.job = job
 
 _TEST_BATCH = 100  # samples
+GOES_ON = "the same call with resume=True goes on"
 
 
 @dataclass
@@ -121,7 +122,7 @@ def run_here(job: Job) -> dict[str, Any] | None:
     if rank == 0 and job.plot:
         draw(job.out)
     if outcome == "interrupted":
-        raise KeyboardInterrupt(interruption(job.out) if rank == 0 else "")
+        raise KeyboardInterrupt(interruption(job.out, GOES_ON) if rank == 0 else "")
     return result_of(job.out) if rank == 0 else None
 
 
@@ -162,6 +163,6 @@ def result_of(out: str) -> dict[str, Any]:
     return result | {"out": out}
 
 
-def interruption(out: str) -> str:
-    result = result_of(out)
-    return f"interrupted after {result['steps']} steps; the same call with resume=True goes on"
+def interruption(out: str, way_on: str) -> str:
+    """What an interrupted run says, which has left a checkpoint in `out`, and how it is gone on with."""
+    return f"interrupted after {result_of(out)['steps']} steps; {way_on}"

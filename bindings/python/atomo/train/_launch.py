@@ -19,6 +19,10 @@ from atomo import Error
 from ._job import Failed
 
 _MOST_TEXT = 20000  # characters of a failure's message
+NOT_BEGUN = 130  # how a process ends that is asked to save before its run has begun
+# Likewise of mpirun: by that, or by the signal where Python, or mpirun itself, did not look after it yet.
+_NOT_BEGUN = (NOT_BEGUN, 128 + signal.SIGUSR1, -signal.SIGUSR1)
+_NOTHING_SAVED = "interrupted before the run began: it has saved nothing"
 _ENDS = (signal.SIGTERM, signal.SIGHUP)  # asks to end, beside Ctrl-C
 
 
@@ -50,14 +54,16 @@ def _ends_as_interrupts() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _wait(process: subprocess.Popen[bytes]) -> None:
-    """The first Ctrl-C asks the run to save a checkpoint and end, the second ends it."""
+def _wait(process: subprocess.Popen[bytes]) -> bool:
+    """The first Ctrl-C asks the run to save a checkpoint and end, the second ends it. Whether there was a first one."""
     try:
         process.wait()
+        return False
     except KeyboardInterrupt:
         process.send_signal(signal.SIGUSR1)  # which mpirun hands on to all
         try:
             process.wait()
+            return True
         except KeyboardInterrupt:
             process.terminate()
             process.wait()
@@ -78,7 +84,7 @@ def _without_launcher(text: str) -> str:
 def launch(words: Sequence[str], processes: int, more: Sequence[str], out: Any = None, error: Any = None,
            started: Callable[[subprocess.Popen[bytes]], None] = lambda process: None) -> None:
     """`mpirun -n PROCESSES python WORDS...`, with `more` words for mpirun. What the processes print goes to `out` and `error`
-    (default: this process's own). Raises Failed when it does not end well."""
+    (default: this process's own). Raises Failed when it does not end well, KeyboardInterrupt on a Ctrl-C before the run began."""
     mpirun = shutil.which("mpirun")
     if mpirun is None:
         raise Error("run: there is no mpirun: apt-get install openmpi-bin (Debian, Ubuntu) brings it")
@@ -99,11 +105,13 @@ def launch(words: Sequence[str], processes: int, more: Sequence[str], out: Any =
             thread.start()
         started(process)
         try:
-            _wait(process)
+            asked = _wait(process)
         finally:
             if process.poll() is None:
                 process.terminate()
             for thread in threads:
                 thread.join(5)
+    if process.returncode in _NOT_BEGUN:
+        raise KeyboardInterrupt(_NOTHING_SAVED) if asked else Failed(_NOTHING_SAVED)
     if process.returncode != 0:
         raise Failed(f"mpirun ended with status {process.returncode}\n{_without_launcher(''.join(said))}")

@@ -73,7 +73,7 @@ def arguments():
     options = series_options(parser, "ecl-{model}")
     if options.quick:
         options.settings = [Setting(16, s.pixels) for s in options.settings[:1]]
-        options.graphs, options.nodes, options.tests, options.batch = ["double-ring"], 4, 2, min(options.batch, 8)
+        options.graphs, options.nodes, options.tests, options.batch = ["double-ring"], 4, 4, min(options.batch, 8)
     return options
 
 
@@ -153,10 +153,10 @@ def plot(options, outcomes):
         for axes in (above, below):
             axes.grid(True, alpha=0.3)
     tested = min(TEST_SAMPLES, options.test_samples or TEST_SAMPLES)
-    grid[0][0].set_ylabel(f"accuracy on {tested:,} test samples, mean over nodes, %\n(dotted: published, of all)")
+    grid[0][0].set_ylabel(f"accuracy on {tested:,} test samples, %\n(mean over nodes; dotted: published, of all)")
     grid[1][0].set_ylabel("loss on them")
     grid[0][-1].legend(fontsize="small")
-    drawn.suptitle(f"{options.model}, {options.nodes} nodes with 8 of 10 classes each, {how.title()}")
+    drawn.suptitle(f"{options.model}, {options.nodes} nodes with 8 of 10 classes each,\n{how.title()}")
     return drawn
 
 
@@ -187,7 +187,8 @@ def results(options, outcomes):
                               "published": published(options, graph, method), "failed": outcome.failed,
                               "accuracy": outcome.percent(),
                               "accuracy_of_mean": outcome.percent("accuracy_of_mean") if decentralised else [],
-                              "curve": [] if outcome.failed else outcome.curve()})
+                              "curve": [] if outcome.failed else outcome.curve(),
+                              "loss_curve": [] if outcome.failed else outcome.curve("loss", 1)})
     return lines
 
 

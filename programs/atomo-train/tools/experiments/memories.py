@@ -15,8 +15,15 @@ from experiments.messages import chunks_for, topk_for
 from experiments.second_moment import FACTORED, SHARES, common
 from experiments.series import run, series_options
 
-RATES = (0.001, 0.002, 0.004)
-SIGN_RATES = (0.0003, 0.001, 0.003)
+RATES = (0.001, 0.002, 0.003, 0.004)
+# Of arms whose best rate would be the first or the last of those, and of one that does not step with AdamW.
+OWN_RATES = {
+    "qsgd": (0.001, 0.002, 0.004, 0.006),
+    "powersgd": (0.0005, 0.001, 0.002, 0.004),
+    "ef-topk": (0.0005, 0.001, 0.002, 0.004),
+    "ef-chunks": (0.0005, 0.001, 0.002, 0.004),
+    "demo": (0.0003, 0.001, 0.003),
+}
 # At sizes of their own: what they have on the command line.
 FIXED = {
     "f16": ("--codec", "identity:dtype=f16"),
@@ -50,7 +57,7 @@ AT_BITS |= {f"{name}-factored": (AT_BITS[name][0], FACTORED) for name in ("atomo
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arm_options(parser, ("uncompressed", *FIXED, *AT_BITS), "0.001, 0.002 and 0.004", steps=300, batch=8)
+    add_arm_options(parser, ("uncompressed", *FIXED, *AT_BITS), "0.001 to 0.004, lower or higher where the best would be at the end", steps=300, batch=8)
     parser.add_argument("--bits", type=float, nargs="+", default=[0.5, 0.25, 0.125], help="a parameter, of all but "
                         f"uncompressed, {', '.join(FIXED)}")
     options = series_options(parser, "memories-{steps}-steps")
@@ -61,11 +68,16 @@ def arguments():
 
 
 def arms(options):
-    found = [uncompressed(RATES), *(Arm(name, words, RATES) for name, words in FIXED.items())]
+    found = [uncompressed(RATES), *(Arm(name, words, rates(name)) for name, words in FIXED.items())]
     for bits in options.bits:
-        found += [Arm(name, ("--codec", codec(bits), *more), SIGN_RATES if name == "demo" else RATES, f"{bits:g} bits")
+        found += [Arm(name, ("--codec", codec(bits), *more), rates(name), f"{bits:g} bits")
                   for name, (codec, more) in AT_BITS.items()]
     return found
+
+
+def rates(name):
+    """Of an arm; with the factored second moment as without."""
+    return OWN_RATES.get(name.removesuffix("-factored"), RATES)
 
 
 def main():
