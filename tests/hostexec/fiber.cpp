@@ -109,15 +109,20 @@ void make_fiber(Fiber& fiber, void (*entry)()) {
   *--top = nullptr;  // entry's return address, which also aligns the stack as after a call
   *--top = reinterpret_cast<void*>(entry);
   fiber = {top - kSavedRegisters, nullptr, 0};
+}
+
+void* new_identity() {
 #ifdef HOSTEXEC_TSAN
-  fiber.tsan = __tsan_create_fiber(0);
+  return __tsan_create_fiber(0);
+#else
+  return nullptr;
 #endif
 }
 
 void begin_switching() {
   current = &caller;
 #ifdef HOSTEXEC_TSAN
-  caller.tsan = __tsan_get_current_fiber();
+  caller.identity = __tsan_get_current_fiber();
 #endif
 }
 
@@ -129,7 +134,8 @@ void switch_to(Fiber& fiber) {
   leave(*me, fiber);
   current = &fiber;
 #ifdef HOSTEXEC_TSAN
-  __tsan_switch_to_fiber(fiber.tsan, __tsan_switch_to_fiber_no_sync);
+  if (fiber.identity != me->identity)
+    __tsan_switch_to_fiber(fiber.identity, __tsan_switch_to_fiber_no_sync);
 #endif
   hostexec_switch(&me->stack_pointer, fiber.stack_pointer);
   arrived();

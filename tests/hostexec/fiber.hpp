@@ -13,8 +13,8 @@ namespace hostexec {
 
 struct Fiber {
   void* stack_pointer;
-  void* tsan;  // TSan's
-  int thread;  // of the block
+  void* identity;  // whom TSan takes it for
+  int thread;      // of the block
 };
 inline constexpr std::size_t kMaxFibers = 2048;
 
@@ -30,6 +30,8 @@ void begin_switching();
 /// First thing in a fibre's entry.
 void entered();
 void switch_to(Fiber& fiber);
+/// Someone whom TSan takes for a thread. What fibres of one identity do is in order in its eyes.
+void* new_identity();
 
 /// What happened before a release of `place` is seen after an acquire of it (TSan).
 #ifdef HOSTEXEC_TSAN

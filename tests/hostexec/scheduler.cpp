@@ -52,8 +52,10 @@ int idle_yields, spins;
 
 Settings settings;
 
-// TSan: blocks of a group count as concurrent, so each has fibres and memory of its own.
+// TSan: blocks of a group count as concurrent, so each has fibres, identities and memory of its own.
 std::size_t place_in_group;
+void* identities[kMaxGroup][kThreads];
+int warp_apart, blocks_run;
 int epoch;
 char grid_begins, grid_ends, fences, barriers[kMaxGroup][2];
 
@@ -96,6 +98,21 @@ bool same_place(const Location& a, const Location& b) {
   return a.line() == b.line() && a.column() == b.column();
 }
 
+// TSan's cost grows with the identities there are. Two warps of a block have one a lane, the first and one that
+// changes with the block, and each other warp has one, so that its races with others are seen and those of its lanes
+// are not; where every lane is wanted, each thread has its own.
+void* identity(int t) {
+  const int warp = t / kWarp;
+  int number = 2 * kWarp + warp;
+  if (settings.every_lane || warp == 0)
+    number = t;
+  else if (warp == warp_apart)
+    number = kWarp + t % kWarp;
+  void*& found = identities[place_in_group][number];
+  if (found == nullptr) found = new_identity();
+  return found;
+}
+
 void fibre_main();
 
 void start(int t) {
@@ -107,6 +124,7 @@ void start(int t) {
     make_fiber(*fiber, fibre_main);
   }
   fiber->thread = t;
+  if (kTsan) fiber->identity = identity(t);
   threads[t].fiber = fiber;
 }
 
@@ -210,6 +228,7 @@ void run_block(std::size_t number) {
   block_idx = {unsigned(number % g.x), unsigned(number / g.x % g.y), unsigned(number / g.x / g.y)};
   begin_block_memory(running->shared_bytes, settings);
   const int warps = (threads_in_block + kWarp - 1) / kWarp;
+  warp_apart = blocks_run++ % warps;
   for (int w = 0; w < warps; ++w) {
     alive_lanes[w] = 0;
     for (Meeting& m : meetings[w]) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The order in which threads and blocks run, from ATOMO_HOSTEXEC_ORDER=ascending|descending|random
-/// and ATOMO_HOSTEXEC_SEED=n.
+/// and ATOMO_HOSTEXEC_SEED=n; and whether races are looked for between all lanes, from ATOMO_TESTS_ALL=1.
 
 #include <cstdint>
 
@@ -11,6 +11,7 @@ enum class Order : std::uint8_t { ascending, descending, random };
 
 struct Settings {
   Order order = Order::ascending;
+  bool every_lane = false;
   std::uint64_t state = 1;  ///< of `draw`, never 0
 
   /// Aborts with a message that names the value where one is none of those accepted.
