@@ -56,6 +56,7 @@ function(atomo_cases tier name program)
     set(arg_SHARDS 1)
   endif()
   math(EXPR last "${arg_SHARDS} - 1")
+  math(EXPR cost "10 * ${arg_SHARDS}")
   foreach(shard RANGE ${last})
     set(test ${name})
     if(arg_SHARDS GREATER 1)
@@ -64,7 +65,7 @@ function(atomo_cases tier name program)
     endif()
     add_test(NAME ${test} COMMAND ${program} --gtest_brief=1 "--gtest_filter=${arg_FILTER}"
       --gtest_output=xml:${PROJECT_BINARY_DIR}/cases/${test}.xml)
-    set_tests_properties(${test} PROPERTIES TIMEOUT 1200 COST ${arg_SHARDS}
+    set_tests_properties(${test} PROPERTIES TIMEOUT 1200 COST ${cost}
       ENVIRONMENT "GTEST_TOTAL_SHARDS=${arg_SHARDS};GTEST_SHARD_INDEX=${shard};${arg_ENVIRONMENT}")
     atomo_tier(${tier} ${test})
   endforeach()

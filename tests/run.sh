@@ -99,30 +99,31 @@ build() {
   return 1
 }
 
+# find_base: prints the commit that changes are counted from, nothing where there is none.
+find_base() {
+  git rev-parse --git-dir >/dev/null 2>&1 || return 0
+  local from
+  from=$(git merge-base HEAD origin/main 2>/dev/null)
+  if [ -z "$from" ] || [ "$from" = "$(git rev-parse HEAD)" ]; then
+    from=$(git rev-list -1 --before="$(($(git log -1 --format=%ct) - 86400))" HEAD)
+  fi
+  echo "$from"
+}
+[ -n "$base" ] || base=$(find_base)
+
 # changed PATTERN: says whether a file whose path matches differs from the base.
 changed() {
-  git rev-parse --git-dir >/dev/null 2>&1 || return 0  # no history: nothing says that it does not
-  local from=$base
-  if [ -z "$from" ]; then
-    from=$(git merge-base HEAD origin/main 2>/dev/null)
-    if [ -z "$from" ] || [ "$from" = "$(git rev-parse HEAD)" ]; then
-      from=$(git rev-list -1 --before="$(($(git log -1 --format=%ct) - 86400))" HEAD)
-    fi
-  fi
-  [ -n "$from" ] || return 0
-  { git diff --name-only "$from" --; git ls-files --others --exclude-standard; } | grep -E "$1" >/dev/null
+  [ -n "$base" ] || return 0  # nothing says that it does not
+  { git diff --name-only "$base" --; git ls-files --others --exclude-standard; } | grep -E "$1" >/dev/null
 }
 # A kernel, its compilation or the host executor.
 readonly kKernels='^(src/cuda/|src/format/methods.def|cmake/codecs.cmake|tests/device/|tests/hostexec/|tests/cuda_compile/|tests/gpu|tools/gpu_model/|bench/gpu/|bench/models.hpp|cmake/cuda.cmake|programs/[a-z-]+/(device|exchange|roles)/|tests/train/test_(coder|devices|exchange))'
-# What a kernel may include: where none of it changed, each compiles as it did.
-readonly kIncluded='^(src|include)/.*[.](hpp|h|def)$'
-
 # check PRESET: runs the tests of a build tree and leaves results/PRESET.xml and the cases of its programs. Some mostly
 # wait, so there is one more at a time than there are cores.
 check() {
   local preset=$1 choice=(-L "$tiers" -E "$twins")
   rm -rf "build/$preset/cases"
-  [ $all -eq 1 ] && choice=(-I "${part%/*},,${part#*/}")
+  [ $all -eq 1 ] && choice=(-I "${part%/*},,${part#*/}" -E "$twins")
   ctest --test-dir "build/$preset" -j "$((jobs + 1))" --output-on-failure --output-junit "$root/$results/$preset.xml" \
     "${choice[@]}" | show_only_what_matters
   mkdir -p "build/$preset/cases"
@@ -160,14 +161,18 @@ tiers='^commit$'
 twins='^$'  # names of tests that would say nothing new
 if [ $all -eq 1 ]; then
   targets=(all long_tests)
-elif changed "$kKernels"; then
-  say "kernels or the host executor changed: their long tests run too"
-  targets=(all kernel_tests)
-  tiers='^(commit|kernels)$'
-  twins='[.]sm_80$'
-elif ! changed "$kIncluded"; then
-  say "kernels and the headers they include did not change: they are not compiled"
-  twins='[.]sm_80$'
+  twins='^cuda_compile[.].*[.](sm_80|kernels)$'
+else
+  if changed "$kKernels"; then
+    say "kernels or the host executor changed: their long tests run too"
+    targets=(all kernel_tests)
+    tiers='^(commit|kernels)$'
+    twins='^cuda_compile[.].*[.]sm_80$'
+  fi
+  if [ -n "$base" ] && mapfile -t same < <(python3 tests/cuda_compile/unaffected.py "$base") && [ ${#same[@]} -gt 0 ]; then
+    say "of the kernels' files ${#same[@]} compile as they did, and are not compiled"
+    twins+="|^cuda_compile[.]($(IFS='|'; echo "${same[*]}"))[.]"
+  fi
 fi
 
 # prepare: installs and builds; the Python environment is fetched while the compilers run.

@@ -139,6 +139,72 @@ class Tiers(unittest.TestCase):
                                                                 (f"{program} --gtest_filter=S*", "commit"))[1])
 
 
+class Unaffected(unittest.TestCase):
+    """Which files of kernels tests/run.sh does not compile, since they compile as they did."""
+
+    FILES = {
+        "src/cuda/a.cu": '#include "cuda/deep.cuh"\n',
+        "src/cuda/b.cu": "#include <atomo/types.hpp>\n#  include \"beside.cuh\"\n",
+        "src/cuda/deep.cuh": '#include "core/far.hpp"\n',
+        "src/cuda/beside.cuh": "",
+        "src/core/far.hpp": "",
+        "include/atomo/types.hpp": "",
+        "tests/cuda_compile/check_kernels.py": "",
+        "tests/cuda_compile/allowed.txt": "",
+        "tests/cuda_compile/resources.txt": "a.cu  x::first  sm_80  1\nb.cu  y::second  sm_80  1\n",
+        "tests/cuda_compile/instructions.txt": "a.cu  x::first  sm_80  1\nb.cu  y::second  sm_80  1\n",
+        "tools/gpu_model/kernels.toml": '["x::first"]\nunit = 1\n["y::second"]\nunit = 1\n',
+    }
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        for path, text in self.FILES.items():
+            self.write(path, text)
+        with open(os.path.join(ROOT, "tests", "cuda_compile", "unaffected.py"), encoding="utf-8") as script:
+            self.write("tests/cuda_compile/unaffected.py", script.read())
+        for command in (("init", "-q"), ("add", "."), ("commit", "-qm", "x")):
+            run("git", "-c", "user.name=a", "-c", "user.email=b", *command, cwd=self.folder)
+
+    def write(self, path, text):
+        path = os.path.join(self.folder, path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def names(self, commit="HEAD"):
+        answer = run(sys.executable, os.path.join(self.folder, "tests", "cuda_compile", "unaffected.py"), commit)
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        return answer.stdout.split()
+
+    def test_what_a_change_reaches(self):
+        self.assertEqual(self.names(), ["a", "b"])
+        for path, left in (("src/cuda/a.cu", ["b"]), ("src/core/far.hpp", ["b"]), ("include/atomo/types.hpp", ["a"]),
+                           ("src/cuda/beside.cuh", ["a"]), ("tests/cuda_compile/check_kernels.py", [])):
+            with self.subTest(path=path):
+                self.write(path, self.FILES[path] + "// changed\n")
+                self.assertEqual(self.names(), left)
+                self.write(path, self.FILES[path])
+        self.write("src/cuda/new.cu", "")
+        self.assertEqual(self.names(), ["a", "b"])
+
+    def test_what_is_said_of_a_kernel(self):
+        for path in ("tests/cuda_compile/resources.txt", "tests/cuda_compile/instructions.txt", "tools/gpu_model/kernels.toml"):
+            with self.subTest(path=path):
+                head, tail = self.FILES[path].rsplit("1", 1)
+                self.write(path, f"{head}2{tail}")
+                self.assertEqual(self.names(), ["a"])
+                self.write(path, self.FILES[path])
+        self.write("tests/cuda_compile/allowed.txt", "a.cu  first  fused  1  a reason\n")
+        self.assertEqual(self.names(), ["b"])
+
+    def test_a_commit_that_is_not_there(self):
+        answer = run(sys.executable, os.path.join(self.folder, "tests", "cuda_compile", "unaffected.py"), "no-such-commit")
+        self.assertNotEqual(answer.returncode, 0)
+        self.assertEqual(answer.stdout, "")
+
+
 class TestRun(unittest.TestCase):
     """What tests/run.sh refuses before it does anything, and what it tells the tests."""
 
@@ -154,24 +220,6 @@ class TestRun(unittest.TestCase):
                     assigned |= set(re.findall(r"\b(ATOMO_\w+)(?:=|[\"']\]? *[=:] )", text))
         self.assertIn("ATOMO_TESTS_ALL", read)
         self.assertEqual(read - assigned, set())
-
-    def test_a_change_to_what_a_kernel_includes_compiles_it(self):
-        """Every file that those of src/cuda/ include, one through another, is among the changes that run.sh looks for."""
-        with open(os.path.join(ROOT, "tests", "run.sh"), encoding="utf-8") as source:
-            patterns = re.findall(r"^readonly k(?:Kernels|Included)='(.*)'$", source.read(), re.MULTILINE)
-        self.assertEqual(len(patterns), 2)
-        wanted, seen = [f"src/cuda/{name}" for name in os.listdir(os.path.join(ROOT, "src", "cuda"))], set()
-        while wanted:
-            path = wanted.pop()
-            if path in seen:
-                continue
-            seen.add(path)
-            self.assertTrue(any(re.search(pattern, path) for pattern in patterns), path)
-            with open(os.path.join(ROOT, path), encoding="utf-8") as source:
-                for name in re.findall(r'^ *# *include +["<]([^">]+)[">]', source.read(), re.MULTILINE):
-                    wanted += [f"{folder}/{name}" for folder in ("src", "include", os.path.dirname(path))
-                               if os.path.isfile(os.path.join(ROOT, folder, name))]
-        self.assertIn("src/core/philox.hpp", seen)
 
     def test_parts(self):
         script = os.path.join(ROOT, "tests", "run.sh")
