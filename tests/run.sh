@@ -161,17 +161,16 @@ tiers='^commit$'
 twins='^$'  # names of tests that would say nothing new
 if [ $all -eq 1 ]; then
   targets=(all long_tests)
-  twins='^cuda_compile[.].*[.](sm_80|kernels)$'
+  twins='^cuda_compile[.].*[.]kernels$'  # a part of those that end in .all
 else
   if changed "$kKernels"; then
     say "kernels or the host executor changed: their long tests run too"
     targets=(all kernel_tests)
     tiers='^(commit|kernels)$'
-    twins='^cuda_compile[.].*[.]sm_80$'
   fi
   if [ -n "$base" ] && mapfile -t same < <(python3 tests/cuda_compile/unaffected.py "$base") && [ ${#same[@]} -gt 0 ]; then
     say "of the kernels' files ${#same[@]} compile as they did, and are not compiled"
-    twins+="|^cuda_compile[.]($(IFS='|'; echo "${same[*]}"))[.]"
+    twins="^cuda_compile[.]($(IFS='|'; echo "${same[*]}"))[.]"
   fi
 fi
 

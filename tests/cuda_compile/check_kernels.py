@@ -12,7 +12,7 @@ A file passes when
   - its kernels take the registers, the memory and the barriers that resources.txt says (`--write` rewrites it);
   - a warp executes what instructions.txt says of them, within 5 % (`--write` likewise), where there is a disassembler.
 Exceptions to the second and third stand in allowed.txt, each with its reason. PTX is made for the oldest architecture,
-of which all but the newest are assembled, and for the newest. One call of nvcc a file; what it made
+of which all but the newest are assembled, and for the newest; with --kernels-alone, for the oldest alone. One call of nvcc a file; what it made
 stays in the work folder (DIR/STEM/STEM.o too) and is used again while neither a source nor a flag changes.
 
 With --tables, checks that both tables speak of these files, all of them (resources.txt) and no others.
@@ -51,7 +51,7 @@ def parse_arguments(arguments):
     parser.add_argument("--work", default="build/cuda_compile", metavar="DIR")
     parser.add_argument("--architectures", default="80,90,100", help="the newest is embedded as PTX too")
     parser.add_argument("--kernels-alone", action="store_true",
-                        help="without what calls them on the host: no object, and a third of the time less")
+                        help="without what calls them on the host and all of one PTX: no object, and half of the time")
     parser.add_argument("--allowed", default=os.path.join(HERE, "allowed.txt"), metavar="TABLE")
     parser.add_argument("--resources", default=os.path.join(HERE, "resources.txt"), metavar="TABLE")
     parser.add_argument("--instructions", default=os.path.join(HERE, "instructions.txt"), metavar="TABLE")
@@ -89,6 +89,14 @@ def processor_seconds(before):
     return now.ru_utime - before.ru_utime + now.ru_stime - before.ru_stime
 
 
+def machines_of(options):
+    """Returns {architecture of a PTX: those whose machine code is made of it}."""
+    oldest, *newer = options.architectures.split(",")
+    if options.kernels_alone or not newer:
+        return {oldest: [oldest, *newer]}
+    return {oldest: [oldest, *newer[:-1]], newer[-1]: newer[-1:]}
+
+
 class Compilation:
     """One file, compiled for every architecture in a folder of its own."""
 
@@ -97,11 +105,10 @@ class Compilation:
         self.folder = os.path.join(options.work, stem)
         self.rule = os.path.join(self.folder, "rule.d")
         self.stamp = os.path.join(self.folder, "stamp.json")
-        *older, newest = options.architectures.split(",")
-        generated = [f"-gencode=arch=compute_{newest},code=[sm_{newest},compute_{newest}]"]
-        if older:
-            machines = ",".join(f"sm_{number}" for number in older)
-            generated.append(f"-gencode=arch=compute_{older[0]},code=[{machines}]")
+        code = {ptx: [f"sm_{number}" for number in machines] for ptx, machines in machines_of(options).items()}
+        last = [*code][-1]
+        code[last].append(f"compute_{last}")
+        generated = [f"-gencode=arch=compute_{ptx},code=[{','.join(made)}]" for ptx, made in code.items()]
         made = ["-fatbin", "-o", os.path.join(self.folder, stem + ".fatbin")]
         if not options.kernels_alone:
             made = ["-c", "-o", os.path.join(self.folder, stem + ".o")]
@@ -307,8 +314,8 @@ def check(options, source):
         said = [line for line in output.splitlines() if not re.match(r"ptxas info|    \d+ bytes stack frame", line)]
         return [f"{file}: does not compile", *said]
     texts = compilation.ptx()
-    *older, newest = (f"sm_{number}" for number in options.architectures.split(","))
-    made_of = {newest: [newest], **({older[0]: older} if older else {})}
+    made_of = {f"sm_{ptx}": [f"sm_{number}" for number in machines] for ptx, machines in machines_of(options).items()}
+    machines = {machine for made in made_of.values() for machine in made}
     if {ptx.target(text) for text in texts} != {*made_of}:
         return [f"{file}: nvcc left PTX for {sorted(map(ptx.target, texts))}, not for {sorted(made_of)}"]
     kernels = [(name, machine) for text in texts for name in ptx.entries(text) for machine in made_of[ptx.target(text)]]
@@ -326,9 +333,9 @@ def check(options, source):
     if options.write and not wrong:
         rewrite(report, file, compilation.version, rows, options.resources)
     elif not options.write:
-        wrong += compare(file, compilation.version, {*older, newest}, rows, options.resources, command)
+        wrong += compare(file, compilation.version, machines, rows, options.resources, command)
     if not options.write or not wrong:
-        wrong += count_instructions(options, file, compilation, {*older, newest})
+        wrong += count_instructions(options, file, compilation, machines)
     spent = "compiled in {:.1f} s ({:.1f} s of the processor)".format(*seconds) if seconds else "unchanged since it was last compiled"
     print(f"{file}: {len({name for name, _ in kernels})} kernels for {options.architectures}, {spent}")
     return wrong

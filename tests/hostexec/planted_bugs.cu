@@ -93,7 +93,8 @@ __device__ unsigned pass_to_neighbour(Tile& tile, unsigned v, std::uint64_t plan
   tile.pair[threadIdx.x] = v;
   if (planted == bug("shuffle_for_a_barrier"))
     v += __shfl_sync(kAllLanes, 0u, 0);
-  else if (planted != bug("missing_syncwarp"))
+  else if (planted != bug("missing_syncwarp") &&
+           !(planted == bug("missing_syncwarp_of_one") && warp_in_block() == kWarps - 1))
     __syncwarp();
   return tile.pair[threadIdx.x ^ 1];
 }

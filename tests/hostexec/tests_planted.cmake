@@ -54,6 +54,7 @@ planted(missing_barrier_before_writing plain "wrong: values")
 planted(missing_barrier_before_writing tsan ${race})
 planted(missing_syncwarp plain "wrong: values")
 planted(missing_syncwarp tsan ${race})
+planted(missing_syncwarp_of_one tsan ${race})  # of the last warp
 planted(shuffle_for_a_barrier tsan ${race})
 planted(scan_memory_used_again plain "wrong: scans")
 planted(scan_memory_used_again tsan ${race})
