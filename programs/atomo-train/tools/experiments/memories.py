@@ -57,7 +57,8 @@ AT_BITS |= {f"{name}-factored": (AT_BITS[name][0], FACTORED) for name in ("atomo
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arm_options(parser, ("uncompressed", *FIXED, *AT_BITS), "0.001 to 0.004, lower or higher where the best would be at the end", steps=300, batch=8)
+    add_arm_options(parser, ("uncompressed", *FIXED, *AT_BITS),
+                    "0.001 to 0.004, lower or higher where the best would be at the end", steps=300, batch=8)
     parser.add_argument("--bits", type=float, nargs="+", default=[0.5, 0.25, 0.125], help="a parameter, of all but "
                         f"uncompressed, {', '.join(FIXED)}")
     options = series_options(parser, "memories-{steps}-steps")
