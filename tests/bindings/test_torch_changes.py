@@ -79,6 +79,19 @@ def test_a_rule_that_matches_no_layer_is_warned_of(policy, idle):
             state.set_policy(policy)
 
 
+@pytest.mark.parametrize("policy, biased", [("topk:keep=0.1", "'topk:keep=0.1'"), ("ef+topk:keep=0.1", None), ("qsgd:bits=4", None),
+                                            ("*.bias=sign; 0*=terngrad; *=atomo:bits=1,content=nearest",
+                                             "'sign', 'atomo:bits=1,atoms=auto,content=nearest'")])
+def test_biased_codecs_without_a_memory_are_warned_of_once(policy, biased):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        state = atomo.torch.DDPState(NETS["plain"], policy)
+        state.bind(NETS["plain"])
+    said = [str(w.message) for w in caught if "sends it later" in str(w.message)]
+    assert len(said) == (biased is not None)
+    assert biased is None or said[0].startswith(f"biased and without a memory: {biased}; ")
+
+
 @pytest.mark.parametrize("policy, warned", [("atomo:bits=0.5", True), ("atomo:bits=1", False), ("qsgd:bits=4", False)])
 def test_a_budget_below_the_heads_is_warned_of(policy, warned):
     """Of 4,042 parameters in 6 layers, whose heads take some 480 bytes."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever the bytes of a payload, a refusal is exit 1 with one line; what is accepted is shown as it is."""
+import json
 import os
 import random
 import resource
@@ -184,6 +185,19 @@ class Accepted(ToolTest):
         self.assertEqual(self.succeed_json("inspect", "g.atomo")["layers"][0]["kept"], 1)
         self.succeed("decode", "g.atomo", "o.npy")
         self.assertTrue(0 < abs(self.load("o.npy")).max() < 1.2)
+
+    def test_biased_codecs_are_noted_in_one_line(self):
+        self.save("g.npy", normal(64, 64))
+        note = "atomo: note: biased: {}; what a message leaves out is lost, and in a training a memory sends it later: ef+{}\n"
+        nearest = "atomo:bits=1,atoms=rows,content=nearest"
+        for codec, told in ((nearest, note.format(nearest, nearest)), ("topk:keep=0.1", note.format("topk:keep=0.1", "topk:keep=0.1")),
+                            ("atomo:bits=1,atoms=rows", ""), ("qsgd", "")):
+            done = self.run_tool("encode", "--codec", codec, "g.npy", "g.atomo")
+            self.assertEqual((done.returncode, done.stderr.decode()), (0, told))
+        measured = ("--codec", "qsgd", "--codec", "sign", "--codec", nearest, "--draws", 1)
+        done = self.run_tool("measure", "--json", *measured, "g.npy")
+        self.assertEqual((done.returncode, done.stderr.decode()), (0, note.format(f"sign, {nearest}", "sign")))
+        self.assertEqual(len(json.loads(done.stdout)["codecs"]), 3)
 
     def test_a_layer_that_is_not_finite(self):
         bad = normal(10, 20)

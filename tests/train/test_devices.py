@@ -96,6 +96,12 @@ class DevicesTest(unittest.TestCase):
                     processes, *options = RUNS[algorithm]
                     self.compare(processes, *options, "--algorithm", algorithm, "--codec", codec)
 
+    def test_a_biased_codec_without_one_is_told_of_it(self):
+        for codec, told in (("topk:keep=0.05", True), ("ef+topk:keep=0.05", False), ("qsgd:bits=4", False)):
+            status, out, _ = Job(2, *STEPS, "--device", "cuda", "--algorithm", "allgather", "--codec", codec).end()
+            self.assertEqual(status, 0)
+            self.assertEqual(f"ef+{codec} sends it later" in out, told, out)
+
     def test_no_algorithm_is_left_out(self):
         listed = subprocess.run([TRAINER, "--list", "--json"], capture_output=True, text=True, check=True).stdout
         self.assertEqual({row["name"] for row in json.loads(listed)}, {*RUNS, *CPU_ONLY})

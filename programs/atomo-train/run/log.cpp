@@ -111,7 +111,7 @@ Log::Log(const Options& options, const Measure& measure, int workers, std::uint6
   print(format("%s on %s: %llu parameters, %d workers, %s, %s", options.model.c_str(),
                options.data.c_str(), static_cast<unsigned long long>(parameters), workers,
                options.algorithm.c_str(), options.codec_label.c_str()));
-  if (const std::string codec = lacks_memory(options); !codec.empty() && !options.on_device())
+  if (const std::string codec = lacks_memory(options); !codec.empty())
     print(format("%s is biased, and what it leaves out is lost: ef+%s sends it later",
                  codec.c_str(), codec.c_str()));
 }

@@ -105,6 +105,7 @@ void run_encode(const EncodeOptions& options) {
   const std::vector<ConstBytes> parts{message.view().first(bytes)};
   out.commit(parts);
   note(status);
+  warn_of_bias({&codec, 1});
 
   const double bits = bits_per_parameter(static_cast<double>(bytes), elements);
   const bool to_pipe = out.is_standard_output();

@@ -349,6 +349,7 @@ void run_measure(const MeasureOptions& options) {
       plot_file->commit(parts);
     }
   }
+  warn_of_bias(codecs);
   print(options.json
             ? to_json(subject, settings, rows).dump(2, ' ', false, Json::error_handler_t::replace) +
                   "\n"

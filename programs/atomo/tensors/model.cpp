@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include <cstdio>
 #include <set>
 
 #include "atomo/own_codec.hpp"
@@ -47,6 +48,25 @@ void require_no_memory(const Codec& codec) {
       "'{}' keeps a memory from step to step, and a file has no past: take '{}', which writes the "
       "same messages",
       codec.to_string(), codec.without_memory().to_string()));
+}
+
+void warn_of_bias(std::span<const Codec> codecs) {
+  std::string biased, first;
+  for (const Codec& codec : codecs) {
+    if (codec.traits().unbiased) {
+      continue;
+    }
+    const std::string spec = codec.to_string();
+    first = first.empty() ? spec : first;
+    biased += (biased.empty() ? "" : ", ") + spec;
+  }
+  if (!biased.empty()) {
+    fmt::print(
+        stderr,
+        "atomo: note: biased: {}; what a message leaves out is lost, and in a training a memory "
+        "sends it later: ef+{}\n",
+        biased, first);
+  }
 }
 
 unsigned threads_with_memory(unsigned threads, const Codec& codec) {

@@ -4,6 +4,7 @@
 /// Tensors as the library wants them, and the memory and threads its calls need.
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,10 @@ namespace atomo::cli {
 
 /// \throws InputError for a codec with a memory: a file has no step before it.
 void require_no_memory(const Codec& codec);
+
+/// One line on standard error where some of them are biased: a file has no memory to send later what
+/// they leave out.
+void warn_of_bias(std::span<const Codec> codecs);
 
 /// As many of the threads as the limit of the address space (ulimit -v) leaves memory for, where
 /// encoding by the codec multiplies matrices: OpenBLAS takes 128 MiB for each thread that does, and

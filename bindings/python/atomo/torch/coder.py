@@ -242,8 +242,11 @@ class Coder:
         names = list(self.layers)
         said = [f"the rule '{rule}' of the policy matches no layer: there are "
                 f"{', '.join(names[:4])}{', ...' if len(names) > 4 else ''}" for rule in idle_rules(self.policy, names)]
-        codecs = [str(self.compressor.codec(name)) for name in names]
-        heads = sum("atomo:" in codec and "bits=" in codec for codec in codecs)
+        codecs = [self.compressor.codec(name) for name in names]
+        if biased := list(dict.fromkeys(str(codec) for codec in codecs if not codec.traits.unbiased and not codec.traits.memory)):
+            said.append(f"biased and without a memory: {', '.join(map(repr, biased))}; what a message leaves out is lost, and "
+                        f"'ef+{biased[0]}' sends it later")
+        heads = sum("atomo:" in str(codec) and "bits=" in str(codec) for codec in codecs)
         budget = self.compressor.budget_bytes
         if message_a_layer and 0 < budget < HEAD_BYTES * heads:
             said.append(f"each step takes more than its budget of {budget:.0f} bytes: the heads of {heads} messages, "

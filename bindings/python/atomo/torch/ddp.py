@@ -50,7 +50,7 @@ class DDPState(Steps):
             None, or after unpickling, it is the DDP module that the state was registered with, found at the first
             gradients.
         policy: one codec for all, or rules by name: `"*.bias=identity:dtype=f32; *=atomo:bits=0.5"`. A rule that
-            matches no layer is warned of. `cap=` bounds what a single step can cost; without it a step whose
+            matches no layer is warned of, and so is a biased codec without a memory. `cap=` bounds what a single step can cost; without it a step whose
             gradients are suddenly 10^4 times larger takes some 20 times its budget, which later steps make up for.
         process_group: of DDP. When None that of a DDP model, else the default group. A group of the same ranks,
             backend and time limit is made beside it (DDP itself uses its own while messages are on their way), so all
