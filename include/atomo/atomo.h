@@ -2,8 +2,10 @@
 #ifndef ATOMO_ATOMO_H
 #define ATOMO_ATOMO_H
 /// \file
-/// atomo from C: what codec.hpp, compressor.hpp, container.hpp, arithmetic.hpp, thread_pool.hpp and
-/// cuda.hpp offer, behind `libatomo_c` (`pkg-config atomo_c`). The C++ headers say more of each.
+/// atomo from C: what codec.hpp, compressor.hpp, container.hpp, arithmetic.hpp, own_codec.hpp,
+/// thread_pool.hpp and cuda.hpp offer, behind `libatomo_c` (`pkg-config atomo_c`). The C++ headers say
+/// more of each, and have more: patches of weights (patch.hpp), verify.hpp, catalogue.hpp, votes on a
+/// device, and memories that are taken back or saved apart.
 ///
 /// ```c
 /// atomo_codec* codec = NULL;

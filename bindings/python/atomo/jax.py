@@ -22,7 +22,7 @@ The CPU's calls run on XLA's threads and keep their workspace for the next call.
 are calls for CUDA devices too: they take XLA's stream and scratch memory, read the key where it is, and wait for nothing
 (but `decode_add`, for an `alpha` that is traced). What a call's kernels said of the data is looked at by a later call of the
 same codec and shapes, which then fails in its place. There `worker`, `tensor` and `channel` are taken modulo 65,536
-where they are traced. These calls are compiled but have not yet been run on a GPU.
+where they are traced. They ran on an H200 (docs/kernels-without-a-gpu.md).
 
 Atoms of sketches call BLAS, which has threads of its own. Where several devices of XLA share a processor,
 OPENBLAS_NUM_THREADS=1 in the environment keeps them from being too many.

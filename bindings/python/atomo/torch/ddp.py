@@ -82,7 +82,8 @@ class DDPState(Steps):
     bucket, whose price is found in its message, so `last.price` stays 0; the ranks of sketches are learnt anew after a
     checkpoint. Memories stand on the GPU, and a step that is not finite is taken back there; a checkpoint, and buckets that
     DDP makes anew, bring them to the CPU, where there is room for them too. What fails on the GPU is raised in a later step.
-    The path has not been run on a GPU yet: the tests run it on the CPU, with a stand-in for streams and events.
+    It ran on an H200 with one rank over NCCL (tests/gpu/python); several ranks run in tests on the CPU, with a stand-in for
+    streams and events.
     """
 
     def __init__(self, model: Parameters | None = None, policy: str | atomo.Codec = "atomo:bits=0.5", *,

@@ -91,8 +91,8 @@ class OuterSync:
     parameters, momentum and memories stay, and the next round sends what this one would have sent. A rank whose parameters
     are not finite calls `restore()`, and clears its optimiser.
 
-    On a GPU an exchange waits for the stream; with a delay it works on a stream and a thread of its own. No GPU has run it
-    yet.
+    On a GPU an exchange waits for the stream; with a delay it works on a stream and a thread of its own. It ran on an
+    H200 with one rank over NCCL, without a delay (tests/gpu/python).
     """
 
     def __init__(self, model: Parameters, policy: str | atomo.Codec = "atomo:bits=0.5", *, every: int,
