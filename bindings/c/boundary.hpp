@@ -9,6 +9,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "atomo/atomo.h"
 #include "atomo/atomo.hpp"
@@ -28,6 +29,10 @@ struct atomo_compressor {
 };
 struct atomo_message {
   atomo::ContainerInfo info;
+};
+struct atomo_patch {
+  std::vector<std::byte> bytes;
+  atomo::PatchInfo info;
 };
 
 namespace atomo::c {

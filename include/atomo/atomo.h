@@ -2,10 +2,10 @@
 #ifndef ATOMO_ATOMO_H
 #define ATOMO_ATOMO_H
 /// \file
-/// atomo from C: what codec.hpp, compressor.hpp, container.hpp, arithmetic.hpp, own_codec.hpp,
-/// thread_pool.hpp and cuda.hpp offer, behind `libatomo_c` (`pkg-config atomo_c`). The C++ headers say
-/// more of each, and have more: patches of weights (patch.hpp), verify.hpp, catalogue.hpp, votes on a
-/// device, and memories that are taken back or saved apart.
+/// atomo from C: what codec.hpp, compressor.hpp, container.hpp, arithmetic.hpp, patch.hpp,
+/// own_codec.hpp, thread_pool.hpp and cuda.hpp offer, behind `libatomo_c` (`pkg-config atomo_c`). The
+/// C++ headers say more of each, and have more: verify.hpp, catalogue.hpp, votes on a device, and
+/// memories that are taken back or saved apart.
 ///
 /// ```c
 /// atomo_codec* codec = NULL;
@@ -429,6 +429,30 @@ ATOMO_API atomo_status atomo_add_workspace_bytes(size_t count, size_t* bytes);
 /// Capacity that suffices for the sum; 0 when the first is not a message of coordinates alone.
 ATOMO_API atomo_status atomo_added_bytes_bound(const atomo_bytes* messages, size_t count,
                                                uint64_t* bytes);
+
+/// The patch that makes `after` of `before`, two states of weights, without loss (patch.hpp). `note`
+/// is kept with it, NULL for none; `threads` may be NULL. `*patch` is NULL on failure. Allocates.
+ATOMO_API atomo_status atomo_patch_make(const atomo_patch_tensor* before, size_t before_count,
+                                        const atomo_patch_tensor* after, size_t after_count,
+                                        const void* note, size_t note_bytes, atomo_threads* threads,
+                                        atomo_patch** patch);
+/// A copy of a patch that was received, checked to be whole; any bytes at all may be given. `*patch`
+/// is NULL on failure.
+ATOMO_API atomo_status atomo_patch_read(const void* data, size_t bytes, atomo_patch** patch);
+/// Gives it back.
+ATOMO_API void atomo_patch_destroy(atomo_patch* patch);
+/// The patch as a whole, with its bytes.
+ATOMO_API atomo_status atomo_patch_about(const atomo_patch* patch, atomo_patch_info* info);
+/// Tensor `i` of the new state.
+ATOMO_API atomo_status atomo_patch_entry_at(const atomo_patch* patch, size_t i,
+                                            atomo_patch_entry* entry);
+/// Writes the new state: `out[i]` has room for `out_bytes[i]` bytes, those of entry i, and may be the
+/// memory of the tensor in `before`. ATOMO_INVALID_ARGUMENT, and `atomo_last_error` names the tensor,
+/// where `before` is not what the patch was made from. `threads` may be NULL.
+ATOMO_API atomo_status atomo_patch_apply(const atomo_patch* patch, const atomo_patch_tensor* before,
+                                         size_t before_count, void* const* out,
+                                         const uint64_t* out_bytes, size_t count,
+                                         atomo_threads* threads);
 
 #ifdef __cplusplus
 }

@@ -76,6 +76,7 @@ typedef struct atomo_compressor atomo_compressor;  ///< a model: layers, a codec
 typedef struct atomo_threads atomo_threads;        ///< threads that share the work of one call
 typedef struct atomo_handles atomo_handles;        ///< cuBLAS and cuSOLVER of a CUDA caller
 typedef struct atomo_message atomo_message;        ///< what a container holds, read from its head
+typedef struct atomo_patch atomo_patch;            ///< a patch of weights: its bytes, what they say
 
 /// A tensor to read: dense, row-major, aligned as its elements are. All zeros: a scalar without
 /// data.
@@ -243,6 +244,51 @@ typedef struct atomo_codec_row {
   const char* summary;  ///< one line
   const char* example;  ///< a spec that parses
 } atomo_codec_row;
+
+/// A tensor of a state of weights, in host memory, of elements of any type.
+typedef struct atomo_patch_tensor {
+  const char* name;       ///< unique among the tensors of a state
+  const char* type;       ///< what its elements are called, "BF16"
+  const uint64_t* shape;  ///< `rank` extents; may be NULL when `rank` is 0
+  int32_t rank;           ///< 0 to 255
+  uint8_t element_bytes;  ///< 1, 2, 4 or 8
+  uint8_t floating;  ///< 1: IEEE numbers, sign first, whose neighbours are near each other; else 0
+  uint8_t reserved[2];  ///< zero
+  const void* data;     ///< any alignment; may be NULL when `bytes` is 0
+  uint64_t bytes;       ///< a whole number of elements
+} atomo_patch_tensor;
+
+/// What a patch says as a whole; its pointers are valid as long as the patch's handle.
+typedef struct atomo_patch_info {
+  const void* data;      ///< the patch, to be sent
+  uint64_t bytes;        ///< of it
+  const void* note;      ///< what `atomo_patch_make` was given
+  uint64_t note_bytes;   ///< of the note
+  uint64_t tensors;      ///< of the new state
+  uint64_t reserved[3];  ///< zero
+} atomo_patch_info;
+
+/// How a patch has a tensor's new state, `atomo_patch_entry::form`.
+enum atomo_patch_form_value {
+  ATOMO_PATCH_SAME = 0,
+  ATOMO_PATCH_CHANGES = 1,
+  ATOMO_PATCH_WHOLE = 2
+};
+
+/// A tensor as a patch describes it; its pointers are valid as long as the patch's handle.
+typedef struct atomo_patch_entry {
+  const char* name;       ///< as `atomo_patch_tensor`
+  const char* type;       ///< as `atomo_patch_tensor`
+  const uint64_t* shape;  ///< as `atomo_patch_tensor`
+  int32_t rank;           ///< as `atomo_patch_tensor`
+  int32_t form;           ///< one of `atomo_patch_form_value`
+  uint8_t element_bytes;  ///< as `atomo_patch_tensor`
+  uint8_t floating;       ///< as `atomo_patch_tensor`
+  uint8_t reserved[6];    ///< zero
+  uint64_t bytes;         ///< of the tensor
+  uint64_t changed;       ///< elements that differ; of a whole tensor all
+  uint64_t sent;          ///< bytes of the patch that are this tensor's alone
+} atomo_patch_entry;
 
 #ifdef __cplusplus
 }

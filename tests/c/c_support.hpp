@@ -19,6 +19,7 @@ struct GiveBack {
   void operator()(atomo_compressor* p) const { atomo_compressor_destroy(p); }
   void operator()(atomo_threads* p) const { atomo_threads_destroy(p); }
   void operator()(atomo_message* p) const { atomo_message_destroy(p); }
+  void operator()(atomo_patch* p) const { atomo_patch_destroy(p); }
 };
 template <typename Handle>
 using Owned = std::unique_ptr<Handle, GiveBack>;

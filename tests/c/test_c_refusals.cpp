@@ -66,6 +66,7 @@ TEST_F(CRefusals, DestroyingNothingDoesNothing) {
   atomo_threads_destroy(nullptr);
   atomo_handles_destroy(nullptr);
   atomo_message_destroy(nullptr);
+  atomo_patch_destroy(nullptr);
 }
 
 TEST_F(CRefusals, NullInCallsOnCodecs) {
