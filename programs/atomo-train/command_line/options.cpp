@@ -113,9 +113,9 @@ void check_second_moment(const CLI::App& app, const Options& o) {
     throw CLI::ValidationError("--squares-every",
                                "goes with --second-moment factored, scaled and matched only");
   if (!squares && o.precondition)
-    throw CLI::ValidationError("--precondition",
-                               "goes with --second-moment factored, scaled and matched, not with " +
-                                   o.second_moment);
+    throw CLI::ValidationError(
+        "--precondition",
+        "goes with --second-moment factored, scaled and matched, not with " + o.second_moment);
 }
 
 /// \throws CLI::ValidationError where not all layers are sent as signs, or bits cannot be counted.
