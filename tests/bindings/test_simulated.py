@@ -18,7 +18,7 @@ import atomo  # noqa: E402
 from experiments.series import NOT_TRAINED, Row, Series  # noqa: E402 (found by the line above)
 from simulated import Refusal, draws  # noqa: E402
 from simulated.low_rank import LowRank, orthonormal  # noqa: E402
-from simulated.optimisers import columns, optimiser_of, orthogonalised  # noqa: E402
+from simulated.optimisers import columns, matrices, optimiser_of, orthogonalised  # noqa: E402
 from simulated.options import parsed  # noqa: E402
 from simulated.second_moment import SquaresExchange, Told  # noqa: E402
 from simulated.training import Training  # noqa: E402
@@ -138,6 +138,25 @@ def test_a_factored_step_in_f64():
     assert torch.allclose(weights[0, 40:], -0.1 * mean[0, 40:].sign(), rtol=1e-4)  # Adam's own first step
 
 
+def test_precondition(images):
+    """Without a codec it changes nothing but roundings. A vector has one unit, and no unit is
+    far below the others of its matrix."""
+    told = (*ADAMW, "--second-moment", "factored", "--squares-every", 2, "--data", images)
+    plain, _ = trained(2, *told)
+    training, _ = trained(2, *told, "--precondition")
+    assert torch.allclose(plain.fleet.weights, training.fleet.weights, atol=2e-5)
+    algorithm = training.algorithm
+    for matrix in matrices(training.fleet.layers):
+        unit = matrix.of(algorithm.units)[0]
+        if min(matrix.rows, matrix.columns) < 4:
+            assert (unit == unit[0, 0]).all()
+        else:
+            assert unit.min() >= 0.999 * unit.square().mean().sqrt() / 1024
+    coded, _ = trained(2, *told, "--codec", "atomo:bits=0.5", "--precondition")
+    other, _ = trained(2, *told, "--codec", "atomo:bits=0.5")
+    assert not torch.equal(coded.fleet.weights, other.fleet.weights)
+
+
 def test_local_steps(images):
     """A round's message, and plain averaging at rate 1; a round of one step of SGD is a step along the mean."""
     local = ("--algorithm", "local", "--model", "lenet", "--batch", 2, "--steps", 4, "--momentum", 0, "--lr", 0.02, "--data", images)
@@ -197,7 +216,7 @@ def test_draws_are_those_of_the_trainer():
     (("--algorithm", "ps", "--model", "lenet"), "--algorithm"), ((*LENET, "--augment", "crop"), "does not know --augment crop"),
     ((*LENET, "--vote"), "does not know --vote"), ((*LENET, "--local-steps", 2), "--local-steps: goes with --algorithm local"),
     ((*LENET, "--second-moment", "factored"), "--second-moment: goes with --optimizer adam, adamw, not with sgd"),
-    ((*LENET, "--squares-every", 2), "--squares-every: goes with"), ((*LENET, "--beta1", 0.5), "--beta1: goes with"),
+    ((*LENET, "--squares-every", 2), "--squares-every: goes with"), ((*LENET, "--precondition"), "--precondition: goes with"), ((*LENET, "--beta1", 0.5), "--beta1: goes with"),
     ((*LENET, "--steps", 0), "--steps: 0 is below 1"), (("--algorithm", "powersgd", "--model", "lenet", "--codec", "sign"), "--codec")])
 def test_what_is_refused(words, said):
     with pytest.raises(Refusal, match=said):

@@ -112,6 +112,10 @@ void check_second_moment(const CLI::App& app, const Options& o) {
   if (!squares && is_given(app, "--squares-every"))
     throw CLI::ValidationError("--squares-every",
                                "goes with --second-moment factored, scaled and matched only");
+  if (!squares && o.precondition)
+    throw CLI::ValidationError(
+        "--precondition",
+        "goes with --second-moment factored, scaled and matched, not with " + o.second_moment);
 }
 
 /// \throws CLI::ValidationError where not all layers are sent as signs, or bits cannot be counted.
@@ -395,6 +399,7 @@ nlohmann::json Options::fingerprint(int workers) const {
       {"beta2", beta2},
       {"second-moment", second_moment},
       {"squares-every", squares_every},
+      {"precondition", precondition},
       {"vote", vote},
       {"max-update", max_update},
       {"share-by-rate", share_by_rate},

@@ -88,10 +88,11 @@ struct Options {
   double beta1 = 0.9, beta2 = 0.999;  ///< of adam, adamw, adafactor and muon
   std::string second_moment = "own";  ///< of adam and adamw; SecondMoment's names
   std::uint32_t squares_every = 10;   ///< steps between the messages that all but "own" need
-  bool vote = false;                  ///< steps go along the majority of workers' signs
-  double max_update = 0;              ///< root mean square of a layer's update; 0: no bound
-  double share_by_rate = 0;           ///< power of the rate that budgets follow; 0: they do not
-  double loss_scale = 1;              ///< the loss's factor from a step on, as in mixed precision
+  bool precondition = false;  ///< gradients are encoded in units of their second moment's root
+  bool vote = false;          ///< steps go along the majority of workers' signs
+  double max_update = 0;      ///< root mean square of a layer's update; 0: no bound
+  double share_by_rate = 0;   ///< power of the rate that budgets follow; 0: they do not
+  double loss_scale = 1;      ///< the loss's factor from a step on, as in mixed precision
   std::uint32_t loss_scale_from = 0;  ///< that step
   std::uint64_t seed = 1;
   std::uint32_t eval_every = 0;    ///< 0: only after the last step

@@ -145,6 +145,12 @@ void add_rate_options(CLI::App& app, Options& o, const char* group) {
       ->check(above_zero())
       ->capture_default_str()
       ->group(group);
+  app.add_flag(
+         "--precondition", o.precondition,
+         "of --second-moment factored, scaled and matched: gradients are divided by the root of "
+         "the second moment before they are encoded, and multiplied by it once decoded, so that "
+         "the codec's error is small where Adam's steps are")
+      ->group(group);
   app.add_option(
          "--share-by-rate", o.share_by_rate,
          "budgets (bits=) of each step in proportion to its learning rate to this power, "

@@ -14,6 +14,7 @@ namespace {
 
 constexpr float kEpsilon = 1e-8F;
 constexpr double kLeastShare = 1.0 / 1024;
+constexpr double kLeastUnit = 1.0 / 1024;  ///< of the root mean square of a matrix's units
 
 double root_mean_square(std::span<const float> values) {
   double squares = 0;
@@ -37,6 +38,7 @@ Adam::Adam(OptimiserSettings settings, std::span<const atomo::LayerSpec> layers,
   const std::size_t most = sizes_.empty() ? 0 : *std::ranges::max_element(sizes_);
   update_.resize(most);
   other_.resize(most);
+  rows_.resize(most);
   columns_.resize(most);
 }
 
@@ -114,8 +116,7 @@ void Adam::find_update(std::size_t at, std::uint32_t step, double share,
   for (float& u : update) u = std::clamp(u, -largest_update_, largest_update_);
 }
 
-void Adam::find_factored_update(const FactoredLayer& layer, std::uint32_t step,
-                                std::span<float> update) {
+void Adam::find_factors(const FactoredLayer& layer, std::uint32_t step) {
   const Told means = told(layer);
   const double least = 0.5 / static_cast<double>(settings_.workers);
   const double ratio =
@@ -125,17 +126,54 @@ void Adam::find_factored_update(const FactoredLayer& layer, std::uint32_t step,
   const std::uint32_t seen = step / settings_.squares_every + 1;
   const double second =
       1 - std::pow(settings_.beta2, static_cast<double>(settings_.squares_every) * seen);
-  const auto first = static_cast<float>(1 - std::pow(settings_.beta1, step + 1.0));
   const double common = mean > 0 ? ratio / (mean * second) : 0;
+  for (std::size_t r = 0; r < layer.rows; ++r) rows_[r] = std::sqrt(means.rows[r]);
   for (std::size_t c = 0; c < layer.columns; ++c)
     columns_[c] = static_cast<float>(std::sqrt(common * static_cast<double>(means.columns[c])));
+}
+
+void Adam::find_factored_update(const FactoredLayer& layer, std::uint32_t step,
+                                std::span<float> update) {
+  find_factors(layer, step);
+  const auto first = static_cast<float>(1 - std::pow(settings_.beta1, step + 1.0));
   const float* const m = moments_[0].data() + layer.offset;
   for (std::size_t r = 0; r < layer.rows; ++r) {
-    const float row = std::sqrt(means.rows[r]);
     for (std::size_t c = 0; c < layer.columns; ++c) {
       const std::size_t i = r * layer.columns + c;
-      const float u = m[i] / first / (row * columns_[c] + kEpsilon);
+      const float u = m[i] / first / (rows_[r] * columns_[c] + kEpsilon);
       update[i] = std::clamp(u, -largest_update_, largest_update_);
+    }
+  }
+}
+
+/// A matrix of which squares are told has units by row and by column. Any other layer has one unit for all of its entries,
+/// because its own second moment has the codec's noise in each.
+void Adam::find_units(std::uint32_t step, std::span<float> units) {
+  if (step == 0) {
+    std::ranges::fill(units, 1.0F);
+    return;
+  }
+  std::size_t at = 0;
+  auto factored = factored_.begin();
+  for (std::size_t layer = 0; layer < sizes_.size(); at += sizes_[layer++]) {
+    const std::span<float> of_layer = units.subspan(at, sizes_[layer]);
+    if (factored != factored_.end() && factored->layer == layer) {
+      const std::size_t rows = factored->rows, columns = factored->columns;
+      find_factors(*factored++, step - 1);
+      const double typical = root_mean_square(std::span(rows_).first(rows)) *
+                             root_mean_square(std::span(columns_).first(columns));
+      const auto least = static_cast<float>(typical * kLeastUnit);
+      for (std::size_t r = 0; r < rows; ++r) {
+        for (std::size_t c = 0; c < columns; ++c)
+          of_layer[r * columns + c] = least > 0 ? std::max(rows_[r] * columns_[c], least) : 1;
+      }
+    } else {
+      const auto squares = std::span(moments_[1]).subspan(at, of_layer.size());
+      const double second = 1 - std::pow(settings_.beta2, static_cast<double>(step));
+      const double mean = std::accumulate(squares.begin(), squares.end(), 0.0) /
+                          static_cast<double>(of_layer.size());
+      const auto unit = static_cast<float>(std::sqrt(mean / second));
+      std::ranges::fill(of_layer, unit > 0 ? unit : 1);
     }
   }
 }

@@ -32,6 +32,7 @@ class Adam : public Optimiser {
 
   void see_squares(std::size_t i, const LayerSquares& squares) override;
   void see_exact(std::span<const float> average) override;
+  void find_units(std::uint32_t step, std::span<float> units) override;
   void step(std::span<float> weights, std::span<const float> gradient, double lr,
             std::uint32_t step) override;
 
@@ -55,6 +56,8 @@ class Adam : public Optimiser {
                     bool keeps_squares);
   /// `share` of the second moment is the gradient's, the rest noise.
   void find_update(std::size_t at, std::uint32_t step, double share, std::span<float> update) const;
+  /// Puts two vectors whose outer product is the root of the factored second moment into `rows_` and `columns_`.
+  void find_factors(const FactoredLayer& layer, std::uint32_t step);
   void find_factored_update(const FactoredLayer& layer, std::uint32_t step,
                             std::span<float> update);
   void find_matrix_update(const FactoredLayer& layer, std::uint32_t step, std::span<float> update);
@@ -64,7 +67,7 @@ class Adam : public Optimiser {
   float largest_update_;  ///< (1 - b1) / sqrt(1 - b2)
   std::vector<std::size_t> sizes_;
   std::vector<FactoredLayer> factored_;
-  std::vector<float> update_, other_, columns_;  ///< of the layer at hand
+  std::vector<float> update_, other_, rows_, columns_;  ///< of the layer at hand
   std::vector<float> exact_;  ///< the average of this step, where the second moment is of it
 };
 

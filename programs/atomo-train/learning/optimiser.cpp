@@ -344,6 +344,7 @@ std::size_t elements_of(std::span<const atomo::LayerSpec> layers) {
 
 void Optimiser::see_squares(std::size_t, const LayerSquares&) {}
 void Optimiser::see_exact(std::span<const float>) {}
+void Optimiser::find_units(std::uint32_t, std::span<float>) {}
 
 void Optimiser::take_step(std::span<float> weights, std::span<float> gradient,
                           std::uint32_t of_step) {

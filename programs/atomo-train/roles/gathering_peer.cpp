@@ -31,6 +31,7 @@ GatheringPeer::GatheringPeer(Run& run, MakeOptimiser make)
   if (run.options.has_squares()) squares_.emplace(learner_.replica().layers(), workers_);
   if (second_moment_of(run.options.second_moment) == SecondMoment::exact)
     exact_.resize(learner_.compressor().elements());
+  if (run.options.precondition) units_.resize(learner_.compressor().elements());
 }
 
 void GatheringPeer::begin_payload(std::uint32_t step, bool computing) {
@@ -38,6 +39,7 @@ void GatheringPeer::begin_payload(std::uint32_t step, bool computing) {
   exchange_->begin(learner_.key(step), computing);
   tells_squares_ = squares_ && run_.options.tells_squares(step);
   scale_ = run_.options.gradient_scale(step);
+  if (!units_.empty()) optimiser_->find_units(step, units_);
 }
 
 void GatheringPeer::put(std::size_t layer, std::span<const float> values) {
@@ -45,6 +47,12 @@ void GatheringPeer::put(std::size_t layer, std::span<const float> values) {
   if (tells_squares_) squares_->add(layer, values, scale_);
   if (!exact_.empty())
     std::ranges::copy(values, std::span(exact_).subspan(learner_.replica().offset(layer)).begin());
+  if (!units_.empty()) {
+    const float* const unit = units_.data() + learner_.replica().offset(layer);
+    in_units_.resize(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) in_units_[i] = values[i] / unit[i];
+    values = in_units_;
+  }
   exchange_->put(layer, values);
   report_.encode += milliseconds(Clock::now() - begin);
 }
@@ -69,6 +77,7 @@ void GatheringPeer::exchange_squares(std::uint32_t step) {
   const auto begin = Clock::now();
   std::vector<float> decoded(learner_.compressor().elements());
   exchange_->decode_own(decoded);
+  take_out_of_units(decoded);
   auto key = learner_.key(step);
   key.channel = kSquaresChannel;
   const auto message = squares_->encode(key, decoded, scale_);
@@ -136,10 +145,17 @@ std::span<float> GatheringPeer::decode_mean(std::uint32_t step) {
   for (const auto& report : reports_) bytes.push_back(report.payload_bytes);
   const auto statuses = exchange_->add_all(bytes);
   for (std::size_t k = 0; k < workers_; ++k) check_payload(statuses[k], static_cast<int>(k), step);
+  const std::span<float> mean = exchange_->sum();
+  take_out_of_units(mean);
   const auto end = Clock::now();
   decode_ = milliseconds(end - begin);
   timeline_.span("decode", "", begin, end);
-  return exchange_->sum();
+  return mean;
+}
+
+void GatheringPeer::take_out_of_units(std::span<float> values) const {
+  if (units_.empty()) return;
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] *= units_[i];
 }
 
 }  // namespace train

@@ -45,11 +45,17 @@ class GatheringPeer : public Peer {
   [[nodiscard]] std::span<float> decode_mean(std::uint32_t step);
 
  private:
+  /// All layers of a gradient, one behind the other.
+  void take_out_of_units(std::span<float> values) const;
+
   std::unique_ptr<Exchange> exchange_;
   std::optional<SquaresExchange> squares_;  ///< where the second moment comes from them
   bool tells_squares_ = false;              ///< at this step
   std::vector<float> exact_;  ///< this rank's gradients, where the second moment is of them
   double scale_ = 1;          ///< of its gradients
+  /// With --precondition, what each entry of a gradient is divided by before it is encoded.
+  std::vector<float> units_;
+  std::vector<float> in_units_;  ///< a layer
 };
 
 }  // namespace train

@@ -2,7 +2,7 @@
 """Codecs with and without a memory of what was not sent, for a transformer at equal bits and several rates.
 
 The arms at a number of bits a parameter are atomo without a memory; atomo-shares, with the factored second moment and budgets by
-each step's rate; ef-atomo, which keeps atoms by their size and sends later what it left out; ef-topk; ef-chunks, SparseLoCo's
+each step's rate; atomo-preconditioned, with the factored second moment and gradients encoded in units of its root; ef-atomo, which keeps atoms by their size and sends later what it left out; ef-topk; ef-chunks, SparseLoCo's
 messages in every step (arXiv 2508.15706); and demo, DeMo's messages and its step along the sign of their mean (arXiv
 2411.19870), at rates of its own. All others step with AdamW. At sizes of their own are f16, qsgd and powersgd, of rank 1. An arm
 whose name ends with -factored has the factored second moment in place of Adam's own.
@@ -12,7 +12,7 @@ import argparse
 
 from experiments.arms import Arm, add_arm_options, compare, shorten, uncompressed
 from experiments.messages import chunks_for, topk_for
-from experiments.second_moment import FACTORED, SHARES, common
+from experiments.second_moment import FACTORED, PRECONDITIONED, SHARES, common
 from experiments.series import run, series_options
 
 RATES = (0.001, 0.002, 0.003, 0.004)
@@ -44,7 +44,9 @@ def nearest(bits):
 AT_BITS = {
     "atomo": (atomo, ()),
     "atomo-shares": (atomo, SHARES),
+    "atomo-preconditioned": (atomo, PRECONDITIONED),
     "ef-atomo": (nearest, ()),
+    "ef-atomo-preconditioned": (nearest, PRECONDITIONED),
     "ef-topk": (lambda bits: f"ef+{topk_for(bits)}", ()),
     "ef-chunks": (lambda bits: f"ef:decay=0.95+{chunks_for(bits, '2')}", ()),
     "demo": (lambda bits: f"momentum:beta=0.999+{chunks_for(bits, 'sign', ',dct=64')}", ("--optimizer", "signsgd")),

@@ -6,7 +6,8 @@ tells why one differs from the other: scaled, own times a number a layer that ta
 own's direction at factored's length, layer by layer; exact, an oracle, of the gradients as they were,
 whose bytes are not counted; bounded, factored with updates of at most 0.5, root mean square; often, factored with squares told at every step; longer,
 own with a second moment that decays by 0.9999 in place of 0.999; slower, factored with a first moment that decays by 0.95 in
-place of 0.9; shares, factored with budgets by each step's rate; paid, factored with squares told at one step of so many (--every),
+place of 0.9; shares, factored with budgets by each step's rate; preconditioned, factored with gradients encoded in units of
+its root; paid, factored with squares told at one step of so many (--every),
 whose bytes the gradients go without, so that the messages have the bytes of own. adafactor and muon divide otherwise, so they also stand there without compression.
 """
 
@@ -20,6 +21,7 @@ from experiments.trainings import UNCOMPRESSED
 RATES = (0.001, 0.002, 0.004)
 FACTORED = ("--second-moment", "factored")
 SHARES = (*FACTORED, "--share-by-rate", "0.75")
+PRECONDITIONED = (*FACTORED, "--precondition")
 # Of the codec at each number of bits: what is added to the command line.
 AT_BITS = {
     "own": (),
@@ -32,6 +34,7 @@ AT_BITS = {
     "longer": ("--beta2", "0.9999"),
     "slower": (*FACTORED, "--beta1", "0.95"),
     "shares": SHARES,
+    "preconditioned": PRECONDITIONED,
     "adafactor": ("--optimizer", "adafactor"),
     "muon": ("--optimizer", "muon"),
 }

@@ -59,9 +59,11 @@ class AllGather(_Algorithm):
             self.squares = SquaresExchange(told, fleet.gradients, decoded, mean, options.seed, device)
         if options.second_moment == "exact":
             exact = torch.zeros_like(mean)
-        self.messages = messages_of(options, fleet, fleet.gradients, mean, device)
+        self.mean, self.units = mean, torch.ones_like(mean) if options.precondition else None
+        self.encoded = fleet.gradients if self.units is None else torch.zeros_like(fleet.gradients)
+        self.messages = messages_of(options, fleet, self.encoded, mean, device)
         if self.squares is not None:
-            self.decoded = self.messages.own(rows_of(fleet, decoded))
+            self.own, self.own_rows = decoded, self.messages.own(rows_of(fleet, decoded))
         self.shares = []
         if options.share_by_rate:
             beta = options.momentum if options.optimizer in ("sgd", "signsgd") else options.beta1
@@ -72,23 +74,33 @@ class AllGather(_Algorithm):
             if exact is not None:
                 exact.copy_(fleet.gradients.mean(0, keepdim=True))
             optimiser.step(fleet.weights, mean, self.table.now())
+            if self.units is not None:
+                optimiser.find_units(self.units, self.table.now())
             self.table.advance()
 
         self.compute = self.replay(self.back_propagate, *self.computed)
-        self.move = self.replay(move, fleet.weights, *optimiser.state)
+        self.move = self.replay(move, fleet.weights, *optimiser.state, *([] if self.units is None else [self.units]))
 
     def advance(self, step):
         if self.shares:
             for compressor in self.messages.compressors:
                 compressor.budget_share = self.shares[step]
         self.compute()
+        if self.units is not None:
+            torch.div(self.fleet.gradients, self.units, out=self.encoded)
         self.messages.encode(step)
         self.messages.average()
+        self._take_out_of_units(self.mean)
         if self.squares is not None and step % self.options.squares_every == 0:
-            self.messages.decode_own(self.decoded)
+            self.messages.decode_own(self.own_rows)
+            self._take_out_of_units(self.own)
             self.squares.tell(step)
         self.move()
         return 1
+
+    def _take_out_of_units(self, decoded):
+        if self.units is not None:
+            decoded.mul_(self.units)
 
     def bytes(self, steps):
         return self.messages.bytes() + (0 if self.squares is None else self.squares.messages.bytes())

@@ -13,6 +13,7 @@ from simulated.options import TOLD
 EPSILON = 1e-8
 LEAST_SIDE = 4  # of a matrix that is factored
 LEAST_SHARE = 1 / 1024
+LEAST_UNIT = 1 / 1024  # of the root mean square of a matrix's units
 
 
 def learning_rates(options):
@@ -124,6 +125,18 @@ class Adam:
             part = matrix.of(update)
             part.copy_(self._matrix_update(number, matrix, part, at))
         return update
+
+    def find_units(self, units, at):
+        """For each entry the root of the second moment that this step, whose numbers are `at`, has left, which the next
+        gradient is about to be divided by."""
+        for matrix in self.all:
+            unit = (matrix.of(self.s).mean() / at["second"]).sqrt()
+            matrix.of(units).copy_(torch.where(unit > 0, unit, torch.ones_like(unit)))
+        for number, matrix in enumerate(self.factored):
+            row, column = self.told.factors(number, at["told"])
+            least = LEAST_UNIT * (row.square().mean() * column.square().mean()).sqrt()
+            unit = torch.maximum(row[:, None] * column, least)
+            matrix.of(units).copy_(torch.where(least > 0, unit, torch.ones_like(unit)))
 
     def _matrix_update(self, number, matrix, own, at):
         if self.kind == "scaled":

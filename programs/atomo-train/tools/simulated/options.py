@@ -12,8 +12,8 @@ UNCOMPRESSED = "identity:dtype=f32"
 # Options of one algorithm, and those that do not go with another.
 OWN = {"local_steps": ("local",), "outer_optimizer": ("local",), "outer_lr": ("local",), "outer_momentum": ("local",),
        "rank": ("powersgd",), "min_ratio": ("powersgd",), "codec": ("allgather", "local"),
-       "second_moment": ("allgather",), "squares_every": ("allgather",), "share_by_rate": ("allgather",)}
-DEFAULTS = {"codec": UNCOMPRESSED, "second_moment": "own", "squares_every": 10, "share_by_rate": 0.0, "max_update": 0.0,
+       "second_moment": ("allgather",), "squares_every": ("allgather",), "precondition": ("allgather",), "share_by_rate": ("allgather",)}
+DEFAULTS = {"codec": UNCOMPRESSED, "second_moment": "own", "squares_every": 10, "precondition": False, "share_by_rate": 0.0, "max_update": 0.0,
             "beta1": 0.9, "beta2": 0.999, "local_steps": 1, "outer_optimizer": "sgd", "outer_lr": 1.0, "outer_momentum": 0.0,
             "rank": 4, "min_ratio": 2.0}
 
@@ -44,6 +44,7 @@ def _parser():
     add("--beta2", type=float)
     add("--second-moment", choices=("own", *TOLD, "exact"))
     add("--squares-every", type=int)
+    add("--precondition", action="store_const", const=True)
     add("--share-by-rate", type=float)
     add("--max-update", type=float)
     add("--local-steps", type=int)
@@ -94,5 +95,6 @@ def _check(options, given, workers):
         own = name == "second_moment" and options.second_moment == "own"
         if name in given and not own and options.optimizer not in optimisers:
             _refuse(name, f"goes with --optimizer {', '.join(optimisers)}, not with {options.optimizer}")
-    if "squares_every" in given and not told:
-        _refuse("squares_every", f"goes with --second-moment {', '.join(TOLD)} only")
+    for name in ("squares_every", "precondition"):
+        if name in given and not told:
+            _refuse(name, f"goes with --second-moment {', '.join(TOLD)} only")
