@@ -15,7 +15,7 @@
 ///
 /// Mapping. All layers go through every step together, so the launches do not depend on their
 /// number. Here: a warp 4,096 entries of a vector. The start: sketch_start.cu; products:
-/// sketch_products.cu; small matrices: sketch_basis.cu.
+/// sketch_products.cu; small matrices: sketch_basis.cu and sketch_eigen.cu.
 ///
 /// Traffic in bytes an entry: 12 read and 4 written, in three passes; of rows that are computed 4
 /// read and 4 written more; vectors of both sides on top.
@@ -202,7 +202,7 @@ void SketchPlanner::add_units(const SketchJob& job) noexcept {
   };
   const std::uint64_t starts = most_starts(columns);
   drawn_.add(divide_up(4 * math::first_shift_block(columns) + most_groups(columns), kDrawnUnit));
-  start_.units.add(divide_up(rows * rank, 32) * starts);
+  start_.units.add(divide_up(divide_up(rows, kStartRows) * rank, 32) * starts);
   start_.folds.add(fold_units(starts, rows * rank));
   add_product(to_rows_, rows, rows * rank, cut_of(columns, kProductStretch));
   add_product(to_columns_, columns, columns * rank, cut_of(rows, kProductStretch));

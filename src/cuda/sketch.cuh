@@ -2,10 +2,11 @@
 #pragma once
 /// The decomposition of layers into the pairs of a sketch of low rank and what they leave (method
 /// atoms, family 3): sketch.cu, with its products (sketch_products.cu), its small matrices
-/// (sketch_basis.cu) and the rows that the pairs leave (sketch_rows.cu). No library is called, so
+/// (sketch_basis.cu, sketch_eigen.cu) and the rows that the pairs leave (sketch_rows.cu). No library is called, so
 /// no handles are needed.
 
 #include "cuda/entries.cuh"
+#include "cuda/sketch_cuts.hpp"
 #include "format/matrix.hpp"
 #include "price/sketch_rank.hpp"
 
@@ -36,7 +37,7 @@ struct SketchJob {
   SketchPlaces places;
   double square_error = 0;                   ///< math::square_error of the columns
   Scratch<float> weights;                    ///< of the start, a column
-  Scratch<std::uint32_t> shifts;             ///< of the start, a group of columns
+  Scratch<std::uint32_t> shifts;             ///< of the start, a group of columns, modulo the rank
   Scratch<float> draft_rows, draft_columns;  ///< vectors on their way, by side
   Scratch<double> gram, turn;                ///< rank x rank
   Scratch<SketchTurn> turns;                 ///< that make a Gram matrix diagonal
@@ -58,7 +59,9 @@ struct SketchState {
   unsigned long long largest = 0;  ///< bits of the largest rms of a row, a finite f64
   /// Of SketchJob::picked: rows that were computed to be measured, then those that are kept.
   std::uint32_t measured = 0, kept = 0;
-  std::uint32_t sweeps = 0;  ///< that SketchJob::turns has
+  std::uint32_t sweeps = 0;   ///< that SketchJob::turns has
+  Cut start;                  ///< of the columns times the start
+  std::int32_t exponent = 0;  ///< of two, by whose power the tensor's entries are multiplied
 };
 
 /// A product whose units leave partial sums where they are several, and the sums of these.

@@ -35,6 +35,8 @@ struct Cut {
 [[nodiscard]] constexpr std::uint64_t most_groups(std::uint64_t columns) noexcept {
   return divide_up(columns, 64);
 }
+/// Rows whose products with one vector of the start a lane has.
+inline constexpr std::uint32_t kStartRows = 2;
 [[nodiscard]] constexpr Cut cut_of_start(std::uint64_t columns, std::uint64_t rank) noexcept {
   return cut_of(columns, kStartStretch, math::start_width(rank));
 }

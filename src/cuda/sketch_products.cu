@@ -63,9 +63,9 @@ struct PutSums {
                      std::uint64_t vectors, std::uint64_t values)
       : to(cut.count == 1 ? whole : partials + place.begin / cut.depth * vectors * values),
         length(values) {}
-  __device__ void operator()(std::uint64_t vector, std::uint64_t first,
-                             const Real (&sums)[8]) const {
-    put_eight(to + vector * length + first, length - first, length, sums);
+  template <unsigned kEach>
+  __device__ void operator()(const tile::Sums<Real, kEach>& sums) const {
+    put_sums(to, length, sums);
   }
 };
 
@@ -176,9 +176,7 @@ __device__ void turn_tile(const Frame& frame, const SketchJob& job, SketchVector
   const Operand<double> turn{frame(job.turn), rank, rank, true};
   const TilePlace place{unit / strips * kTileLines, unit % strips * kTileLines, 0, rank};
   multiply_tile<double>(operand, turn, place,
-                        [=](std::uint64_t vector, std::uint64_t first, const double(&sums)[8]) {
-                          put_eight(to + vector * length + first, length - first, length, sums);
-                        });
+                        [=](const auto& sums) { put_sums(to, length, sums); });
 }
 
 __global__ void __launch_bounds__(kTileThreads)

@@ -65,12 +65,11 @@ __global__ void __launch_bounds__(kTileThreads) subtract(Frame frame, SketchPlan
   const Operand<float> right{frame(wide ? job.longer : job.shorter), columns, columns, false};
   const PickedLines left{frame(wide ? job.shorter : job.longer), job.rows, count, picked};
   float* const entries = frame(job.entries);
-  const double unit = sketch_unit(sketch_scale(frame, plan, at.job).exponent);
-  multiply_tile<float>(right, left, place,
-                       [=](std::uint64_t line, std::uint64_t first, const float(&sums)[8]) {
-                         float* const to = entries + picked[line] * columns + first;
-                         subtract_eight(to, columns - first, columns, sums, unit);
-                       });
+  // At least 2^-148, which f32 has.
+  const auto unit = static_cast<float>(sketch_unit(sketch_scale(frame, plan, at.job).exponent));
+  multiply_tile<float>(right, left, place, [=](const auto& sums) {
+    subtract_sums(entries, columns, picked, unit, sums);
+  });
 }
 
 }  // namespace

@@ -37,6 +37,7 @@ set(ATOMO_CUDA_SOURCES
   cuda/reduce.cu
   cuda/sketch.cu
   cuda/sketch_basis.cu
+  cuda/sketch_eigen.cu
   cuda/sketch_products.cu
   cuda/sketch_rows.cu
   cuda/sketch_start.cu

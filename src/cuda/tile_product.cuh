@@ -6,9 +6,11 @@
 /// along their lines. The second may be some lines of a matrix, in any order.
 ///
 /// Mapping. 128 threads; a thread has 8 lines of the first operand times 4, 2 or 1 of the second
-/// (64, 32 or 16 lines a tile: a narrow second operand costs no idle products). Steps of 16 of the
-/// depth go through shared memory, laid out along lines; those of the next step are on their way
-/// meanwhile. Per term of the depth a thread reads 12 values for 32 products.
+/// (64, 32 or 16 lines a tile: a narrow second operand costs no idle products). The 8 are parts of
+/// 16 bytes, between which lie those of the seven threads beside it, so that a warp reads and
+/// writes whole lines of memory. Steps of 16 of the depth go through shared memory, laid out along
+/// lines; those of the next step are on their way meanwhile. Per term of the depth a thread reads
+/// 12 values for 32 products.
 ///
 /// Shared memory: 8,704 bytes for f32, 17,408 for f64. Alignment: operands stand in the workspace;
 /// four values are read at once where the stride is a multiple of four.
@@ -50,6 +52,7 @@ struct TilePlace {
 namespace tile {
 
 constexpr unsigned kOwn = 8;      // lines of the first operand that a thread has
+constexpr unsigned kBeside = 8;   // threads that have the others
 constexpr unsigned kAcross = 16;  // threads that share them
 constexpr unsigned kPadding = 4;  // against two lanes' writes to one bank
 constexpr unsigned kQuads = kTileDepth / 4;
@@ -57,6 +60,13 @@ constexpr unsigned kQuads = kTileDepth / 4;
 template <typename T>
 struct alignas(16) Quad {
   T v[4];
+};
+
+/// Values of `Real` that are 16 bytes, as T.
+template <typename Real, typename T = Real>
+struct alignas(16 / sizeof(Real) * sizeof(T)) Side {
+  static constexpr unsigned kCount = 16 / sizeof(Real);
+  T v[kCount];
 };
 
 template <typename Real>
@@ -141,17 +151,30 @@ class Step {
 __device__ inline float add_product(float a, float b, float sum) { return __fmaf_rn(a, b, sum); }
 __device__ inline double add_product(double a, double b, double sum) { return __fma_rn(a, b, sum); }
 
-/// The thread's sums over one step.
+/// A thread's sums: of so many lines of the second operand and of parts of the first one's.
 template <typename Real, unsigned kEach>
-__device__ inline void add_step(const Memory<Real>& memory, Real (&sums)[kEach][kOwn]) {
-  const unsigned first = threadIdx.x / kAcross * kOwn, second = threadIdx.x % kAcross * kEach;
+struct Sums {
+  static constexpr unsigned kSide = 16 / sizeof(Real);  ///< lines of a part, side by side
+  static constexpr unsigned kParts = kOwn / kSide, kApart = kTileLines / kParts;
+
+  std::uint64_t line, of;      ///< the first of either operand
+  std::uint64_t lines, count;  ///< of either operand, from those on, that are there
+  Real v[kEach][kOwn];
+};
+
+/// Adds one step.
+template <typename Real, unsigned kEach>
+__device__ inline void add_step(const Memory<Real>& memory, Sums<Real, kEach>& sums) {
+  using Part = Side<Real>;
+  constexpr unsigned kSide = Part::kCount;
+  const unsigned first = threadIdx.x % kBeside * kSide, second = threadIdx.x / kBeside * kEach;
 #pragma unroll
   for (unsigned k = 0; k < kTileDepth; ++k) {
-    Quad<Real> a[kOwn / 4];
+    Part a[kOwn / kSide];
     Real b[kEach];
 #pragma unroll
-    for (unsigned i = 0; i < kOwn / 4; ++i)
-      a[i] = *reinterpret_cast<const Quad<Real>*>(&memory.first[k][first + 4 * i]);
+    for (unsigned i = 0; i < kOwn / kSide; ++i)
+      a[i] = *reinterpret_cast<const Part*>(&memory.first[k][first + i * sums.kApart]);
     if constexpr (kEach == 4) {
       const auto quad = *reinterpret_cast<const Quad<Real>*>(&memory.second[k][second]);
       for (unsigned j = 0; j < kEach; ++j) b[j] = quad.v[j];
@@ -162,7 +185,7 @@ __device__ inline void add_step(const Memory<Real>& memory, Real (&sums)[kEach][
     for (unsigned j = 0; j < kEach; ++j) {
 #pragma unroll
       for (unsigned i = 0; i < kOwn; ++i)
-        sums[j][i] = add_product(a[i / 4].v[i % 4], b[j], sums[j][i]);
+        sums.v[j][i] = add_product(a[i / kSide].v[i % kSide], b[j], sums.v[j][i]);
     }
   }
 }
@@ -174,7 +197,7 @@ __device__ inline void multiply_strip(const First& first, const Second& second,
   auto& memory = shared<Memory<Real>>();
   Step<First, kTileLines> next_first;
   Step<Second, kStrip> next_second;
-  Real sums[kEach][kOwn] = {};
+  Sums<Real, kEach> sums{};
   next_first.load(first, place.first_line, place.begin, place.end);
   next_second.load(second, place.second_line, place.begin, place.end);
   for (std::uint64_t depth = place.begin; depth < place.end; depth += kTileDepth) {
@@ -188,19 +211,18 @@ __device__ inline void multiply_strip(const First& first, const Second& second,
     add_step(memory, sums);
     __syncthreads();
   }
-  const std::uint64_t line = place.first_line + threadIdx.x / kAcross * kOwn;
-  const std::uint64_t of = place.second_line + threadIdx.x % kAcross * kEach;
-  if (line >= first.lines) return;
-#pragma unroll
-  for (unsigned j = 0; j < kEach; ++j) {
-    if (of + j < second.lines) put(of + j, line, sums[j]);
-  }
+  sums.line = place.first_line + threadIdx.x % kBeside * sums.kSide;
+  sums.of = place.second_line + threadIdx.x / kBeside * kEach;
+  if (sums.line >= first.lines || sums.of >= second.lines) return;
+  sums.lines = first.lines - sums.line;
+  sums.count = second.lines - sums.of;
+  put(sums);
 }
 
 }  // namespace tile
 
-/// By a block of kTileThreads, once a kernel: calls `put(line of second, line of first, sums)` with
-/// the sums of that and the seven lines of `first` behind it, some of which may not be there.
+/// By a block of kTileThreads, once a kernel: calls `put(sums)`, a tile::Sums, of the threads whose first sum
+/// is there.
 template <typename Real, typename First, typename Second, typename Put>
 __device__ inline void multiply_tile(const First& first, const Second& second,
                                      const TilePlace& place, Put put) {
@@ -214,44 +236,91 @@ __device__ inline void multiply_tile(const First& first, const Second& second,
   }
 }
 
-/// Eight sums at `at`, of which `left` have a place there. `stride` is the distance of lines, one
-/// of which begins a multiple of eight values before `at`.
-template <typename T, typename Real>
-__device__ inline void put_eight(T* at, std::uint64_t left, std::uint64_t stride,
-                                 const Real (&sums)[tile::kOwn]) {
+namespace tile {
+
+/// Sums at `at`, of which `left` have a place there. `stride` is the distance of lines, one of which begins a
+/// multiple of their number before `at`.
+template <typename Real, typename T>
+__device__ inline void put_side(T* at, std::uint64_t left, std::uint64_t stride,
+                                const Side<Real, T>& side) {
+  if (left >= side.kCount && stride % side.kCount == 0) {
+    *reinterpret_cast<Side<Real, T>*>(in_one(at)) = side;
+    return;
+  }
 #pragma unroll
-  for (unsigned i = 0; i < tile::kOwn; i += 4) {
-    tile::Quad<T> quad;
+  for (unsigned k = 0; k < side.kCount; ++k)
+    if (k < left) at[k] = side.v[k];
+}
+
+/// Lines of the first operand from a part's first on.
+template <typename Real, unsigned kEach>
+__device__ inline std::uint64_t left_of(const Sums<Real, kEach>& sums, unsigned part) {
+  return sums.lines > part * sums.kApart ? sums.lines - part * sums.kApart : 0;
+}
+
+}  // namespace tile
+
+/// Stores the sums of line i of the second operand, of `length` lines of the first, at `to` + i * length.
+template <typename T, typename Real, unsigned kEach>
+__device__ inline void put_sums(T* to, std::uint64_t length, const tile::Sums<Real, kEach>& sums) {
 #pragma unroll
-    for (unsigned k = 0; k < 4; ++k) quad.v[k] = static_cast<T>(sums[i + k]);
-    if (left >= i + 4 && stride % 4 == 0) {
-      *reinterpret_cast<tile::Quad<T>*>(at + i) = quad;
-    } else {
-      for (unsigned k = 0; k < 4; ++k) {
-        if (i + k < left) at[i + k] = quad.v[k];
-      }
+  for (unsigned j = 0; j < kEach; ++j) {
+    if (j >= sums.count) break;
+#pragma unroll
+    for (unsigned part = 0; part < sums.kParts; ++part) {
+      tile::Side<Real, T> side;
+#pragma unroll
+      for (unsigned k = 0; k < sums.kSide; ++k)
+        side.v[k] = static_cast<T>(sums.v[j][part * sums.kSide + k]);
+      tile::put_side<Real>(to + (sums.of + j) * length + sums.line + part * sums.kApart,
+                           tile::left_of(sums, part), length, side);
     }
   }
 }
 
-/// Subtracts eight sums from the values at `at`, times `unit`, a power of two; likewise.
-__device__ inline void subtract_eight(float* at, std::uint64_t left, std::uint64_t stride,
-                                      const float (&sums)[tile::kOwn], double unit) {
-  float values[tile::kOwn];
+/// Subtracts the sums of line i of the second operand from the values of row picked[i] at `to`, of `length`
+/// columns, lines of the first, and multiplies by `unit`, a power of two. Where all are there, all are read before
+/// one is written.
+template <unsigned kEach>
+__device__ inline void subtract_sums(float* to, std::uint64_t length, const std::uint32_t* picked,
+                                     float unit, const tile::Sums<float, kEach>& sums) {
+  using Part = tile::Side<float>;
+  constexpr unsigned kParts = sums.kParts, kApart = sums.kApart;
+  float* row[kEach];
 #pragma unroll
-  for (unsigned i = 0; i < tile::kOwn; i += 4) {
-    const bool together = left >= i + 4 && stride % 4 == 0;
-    tile::Quad<float> quad;
-    if (together) {
-      quad = *reinterpret_cast<const tile::Quad<float>*>(at + i);
-    } else {
-      for (unsigned k = 0; k < 4; ++k) quad.v[k] = i + k < left ? at[i + k] : 0.0f;
+  for (unsigned j = 0; j < kEach; ++j)
+    row[j] = in_one(to + (j < sums.count ? picked[sums.of + j] : 0) * length + sums.line);
+  if (sums.count >= kEach && sums.lines >= (kParts - 1) * kApart + 4 && length % 4 == 0) {
+    Part part[kEach][kParts];
+#pragma unroll
+    for (unsigned j = 0; j < kEach; ++j) {
+#pragma unroll
+      for (unsigned p = 0; p < kParts; ++p)
+        part[j][p] = *reinterpret_cast<const Part*>(row[j] + p * kApart);
     }
 #pragma unroll
-    for (unsigned k = 0; k < 4; ++k)
-      values[i + k] = static_cast<float>(static_cast<double>(quad.v[k] - sums[i + k]) * unit);
+    for (unsigned j = 0; j < kEach; ++j) {
+#pragma unroll
+      for (unsigned p = 0; p < kParts; ++p) {
+#pragma unroll
+        for (unsigned k = 0; k < 4; ++k)
+          part[j][p].v[k] = (part[j][p].v[k] - sums.v[j][4 * p + k]) * unit;
+        *reinterpret_cast<Part*>(in_one(row[j] + p * kApart)) = part[j][p];
+      }
+    }
+    return;
   }
-  put_eight(at, left, stride, values);
+  const auto place = [](unsigned i) { return i / 4 * kApart + i % 4; };
+#pragma unroll
+  for (unsigned j = 0; j < kEach; ++j) {
+    const std::uint64_t lines = j < sums.count ? sums.lines : 0;
+    float old[tile::kOwn];
+#pragma unroll
+    for (unsigned i = 0; i < tile::kOwn; ++i) old[i] = place(i) < lines ? row[j][place(i)] : 0.0f;
+#pragma unroll
+    for (unsigned i = 0; i < tile::kOwn; ++i)
+      if (place(i) < lines) row[j][place(i)] = (old[i] - sums.v[j][i]) * unit;
+  }
 }
 
 }  // namespace atomo::cuda

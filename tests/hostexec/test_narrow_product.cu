@@ -22,9 +22,7 @@ __global__ void __launch_bounds__(kTileThreads)
   const std::uint64_t length = matrix.lines;
   if (narrow) return multiply_narrow(matrix, vectors, place, to, length);
   multiply_tile<float>(matrix, vectors, place,
-                       [=](std::uint64_t v, std::uint64_t first, const float(&sums)[8]) {
-                         put_eight(to + v * length + first, length - first, length, sums);
-                       });
+                       [=](const auto& sums) { put_sums(to, length, sums); });
 }
 
 struct Sizes {
