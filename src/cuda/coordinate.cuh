@@ -131,6 +131,11 @@ __device__ inline void atomic_add(std::uint64_t* sum, std::uint64_t value) {
   atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(value));
 }
 
+/// `grid_fixed` of an entry of a layer that is sent, which does not reach the last level.
+__device__ inline std::uint64_t grid_fixed_in_range(double x, double scale) {
+  return static_cast<std::uint64_t>(std::fabs(x) * scale + 0.5);
+}
+
 __device__ inline std::uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7FFFFFFFu; }
 
 /// Entries 128 l to 128 l + 127 of a chunk, l the lane, that are in a list; a bit each.

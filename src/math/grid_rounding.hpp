@@ -40,11 +40,6 @@ inline constexpr double kLargest = std::numeric_limits<float>::max();
 /// 2^32 / D.
 [[nodiscard]] constexpr double grid_scale(double step) noexcept { return 4294967296.0 / step; }
 
-/// T of an entry of which it is known that it does not reach the last level.
-[[nodiscard]] ATOMO_HD inline std::uint64_t grid_fixed_in_range(double x, double scale) noexcept {
-  return static_cast<std::uint64_t>(std::fabs(x) * scale + 0.5);
-}
-
 /// T of an entry. Values beyond the last level come out as 2^61 or more.
 [[nodiscard]] ATOMO_HD inline std::uint64_t grid_fixed(double x, double scale) noexcept {
   return static_cast<std::uint64_t>(std::min(std::fabs(x) * scale + 0.5, 0x1p62));
