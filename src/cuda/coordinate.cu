@@ -36,6 +36,7 @@ constexpr unsigned kAhead = 4;  // loads on their way together
 struct RoundMemory {
   ChunkBits bits;
   std::uint32_t top;
+  std::uint32_t u;  ///< that the chunk's draw begins at
   std::uint64_t total;
 };
 
@@ -46,7 +47,8 @@ struct Rounded {
   std::uint32_t negative = 0, carried = 0;  ///< a bit an entry
 };
 
-/// Levels before they are rounded up, and the P of every entry. Those from `end` on are 0.
+/// Levels before they are rounded up, and the P of every entry. Those from `end` on are 0. A layer that
+/// is sent is finite.
 template <typename Fixed>
 __device__ void fix_entries(const Entries& entries, std::uint64_t first, std::uint64_t end,
                             Rounded& mine, Fixed fixed_of) {
@@ -54,7 +56,7 @@ __device__ void fix_entries(const Entries& entries, std::uint64_t first, std::ui
 #pragma unroll
   for (unsigned base = 0; base < kThreadEntries; base += kAhead) {
     float x[kAhead];
-    load_entries(entries, first + threadIdx.x + base * kScanThreads, kScanThreads, end, x);
+    load_rows(entries, first + threadIdx.x + base * kScanThreads, kScanThreads, end, x);
 #pragma unroll
     for (unsigned k = 0; k < kAhead; ++k) {
       const unsigned j = base + k;
@@ -128,25 +130,29 @@ __device__ void describe_chunk(const ChunkBits& bits, std::uint32_t place, Chunk
 
 /// Three blocks an SM have the registers that the columns need.
 __global__ void __launch_bounds__(kScanThreads, 3) round_chunk(Frame frame, Plan plan) {
-  const UnitOf unit = find_unit(frame, plan.chunks, blockIdx.x);
+  const UnitOf unit = find_unit_together(frame, plan.chunks, blockIdx.x);
   const std::uint32_t number = frame(plan.jobs)[unit.job].layer;
   const float price = frame(plan.states)[unit.job].step;
   if (!(price > 0)) return;
   auto& memory = shared<RoundMemory>();
   const std::uint64_t begin = unit.index * kCoordinateChunk, rest = frame.info(number).n - begin;
   const auto m = static_cast<std::uint32_t>(rest < kCoordinateChunk ? rest : kCoordinateChunk);
-  if (threadIdx.x == 0) memory.top = 0, memory.total = 0;
+  if (threadIdx.x == 0) {
+    memory.top = 0, memory.total = 0;
+    memory.u = Philox(frame.key(number), Purpose::select_coordinate)(unit.index)[0];
+  }
   __syncthreads();
   const Entries entries = frame.entries(number);
   const double step = price, scale = grid_scale(step);
   Rounded mine;
-  fix_entries(entries, begin, begin + m, mine, [&](double x) { return grid_fixed(x, scale); });
+  fix_entries(entries, begin, begin + m, mine,
+              [&](double x) { return grid_fixed_in_range(x, scale); });
   const bool at_top = is_at_top(mine, step, memory.top);
   if (at_top) {
     fix_entries(entries, begin, begin + m, mine,
                 [&](double x) { return grid_fixed_at_top(x, step, scale); });
   }
-  draw(mine, Philox(frame.key(number), Purpose::select_coordinate)(unit.index)[0]);
+  draw(mine, memory.u);
   mark_entries(mine, memory);
   if (threadIdx.x < kChunkWords) {
     ChunkBits& out = frame(plan.bits)[blockIdx.x];
@@ -217,6 +223,23 @@ void place_scratch(const Sizes& sizes, Layout& layout, Plan& plan, PlanFor purpo
   plan.ends = layout.scratch<std::uint64_t>(sizes.segments);
 }
 
+/// Blocks that look at a layer in a round of so many levels.
+std::uint64_t looks_of(std::size_t n, unsigned depth) {
+  return (1u << depth) / candidates_together(n);
+}
+
+/// Levels of the bisection that a round looks ahead.
+template <typename Own>
+unsigned depth_of(std::span<const LayerPlan> layers, Own own) {
+  constexpr std::uint64_t kAtOnce = 256;  // with two blocks an SM a round takes what one takes
+  std::uint64_t blocks = 0;
+  for (const LayerPlan& layer : layers) {
+    if (own(layer) && layer.price_rule.from == PriceRule::From::budget)
+      blocks += looks_of(layer.n, GridSearch::kMostDepth);
+  }
+  return blocks <= kAtOnce ? GridSearch::kMostDepth : GridSearch::kLeastDepth;
+}
+
 /// Takes the layers that `own` says, in that form.
 template <typename Own>
 void plan_layers(std::span<const LayerPlan> layers, Layout& layout, Plan& plan, std::uint32_t form,
@@ -224,6 +247,8 @@ void plan_layers(std::span<const LayerPlan> layers, Layout& layout, Plan& plan, 
   plan = {};
   for (const LayerPlan& layer : layers) plan.count += own(layer) ? 1 : 0;
   if (plan.count == 0) return;
+  // The search of forms has rounds of its own.
+  plan.depth = form != 0 ? GridSearch::kMostDepth : depth_of(layers, own);
   TableMaker<Job> jobs(layout, plan.count);
   TableMaker<std::uint32_t> budgeted(layout, plan.count), keeping(layout, plan.count);
   SplitMaker segments(layout, plan.count), chunks(layout, plan.count), searches(layout, plan.count);
@@ -245,7 +270,7 @@ void plan_layers(std::span<const LayerPlan> layers, Layout& layout, Plan& plan, 
       job.slots = layout.scratch<std::uint32_t>(segments_of(layer.n) * job.slot_words).at;
     const std::uint32_t number = jobs.add(job);
     ++sizes.jobs;
-    const std::uint64_t looks = GridSearch::kCandidates / candidates_together(layer.n);
+    const std::uint64_t looks = looks_of(layer.n, plan.depth);
     if (form != 0) searches.add(looks);
     if (job.from == PriceRule::From::budget) {
       budgeted.add(number);

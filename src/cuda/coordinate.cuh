@@ -38,14 +38,18 @@ struct State {
   float step = 0;              ///< of the grid; 0: nothing is sent on it
 };
 
-/// The bisection (price/price_input.cpp) of the layers that share a step; zeroed.
+/// The bisection (price/price_input.cpp) of the layers that share a step; zeroed. A round looks
+/// `Plan::depth` of its levels ahead: five while all blocks of a round run at once, three where
+/// there are more, which weighs 36 codes of each layer in place of 94.
 struct GridSearch {
-  static constexpr unsigned kRounds = 3, kDepth = 5, kCandidates = 1u << kDepth;
+  static constexpr unsigned kProbes = 15, kMostDepth = 5, kLeastDepth = 3;
+  static_assert(kProbes % kMostDepth == 0 && kProbes % kLeastDepth == 0);
+  static constexpr unsigned kMaxRounds = kProbes / kLeastDepth, kMaxCandidates = 1u << kMostDepth;
   /// Expected bits of all layers at the round's codes, in 1/256.
-  std::uint64_t totals[kRounds][kCandidates] = {};
-  std::uint64_t worth[kRounds][kCandidates] = {};  ///< likewise (Expected)
-  std::uint32_t any = 0;                           ///< 1: there is something to send
-  std::uint32_t tickets = 0;                       ///< of the round's blocks that are done
+  std::uint64_t totals[kMaxRounds][kMaxCandidates] = {};
+  std::uint64_t worth[kMaxRounds][kMaxCandidates] = {};  ///< likewise (Expected)
+  std::uint32_t any = 0;                                 ///< 1: there is something to send
+  std::uint32_t tickets = 0;                             ///< of the round's blocks that are done
   Rounds rounds;
 };
 
@@ -55,6 +59,7 @@ inline constexpr std::uint64_t kWeighedByWarp = 1024;
 __host__ __device__ constexpr std::uint32_t candidates_together(std::uint64_t n) {
   return n <= kWeighedByWarp ? kMaxWarps : 1;
 }
+static_assert(kMaxWarps <= 1u << GridSearch::kLeastDepth);
 
 /// The lists of a segment: entries that are not zero, of level 1, of a larger level.
 enum List : unsigned { kEvery = 0, kOnes = 1, kOthers = 2, kLists = 3 };
@@ -80,8 +85,9 @@ struct Plan {
   Table<Job> jobs;
   Table<std::uint32_t> budgeted, keeping;  ///< numbers of jobs
   std::uint32_t count = 0, budgeted_count = 0, keeping_count = 0;
-  Split segments;  ///< unit u has word, end and ticket u
-  Split chunks;    ///< unit u has chunk state and bits u
+  std::uint32_t depth = GridSearch::kMostDepth;  ///< of a round of the search
+  Split segments;                                ///< unit u has word, end and ticket u
+  Split chunks;                                  ///< unit u has chunk state and bits u
   /// A job a budgeted layer, a unit the next of its candidates. As forms: every layer, as if all
   /// were tried.
   Split searches;
@@ -123,6 +129,11 @@ void size(const Frame& frame, const Plan& plan, Queue& queue);
 __device__ inline void atomic_add(std::uint64_t* sum, std::uint64_t value) {
   static_assert(sizeof(unsigned long long) == sizeof(std::uint64_t));
   atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(value));
+}
+
+/// `grid_fixed` of an entry of a layer that is sent, which does not reach the last level.
+__device__ inline std::uint64_t grid_fixed_in_range(double x, double scale) {
+  return static_cast<std::uint64_t>(std::fabs(x) * scale + 0.5);
 }
 
 __device__ inline std::uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7FFFFFFFu; }

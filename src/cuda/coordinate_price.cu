@@ -4,10 +4,10 @@
 ///
 /// The mathematics stands in coordinate_levels.hpp, the search in price/price_input.cpp: the smallest
 /// code at which the expected bits of all layers of the pool fit, by bisection over at most 2^15
-/// codes. Here a launch of three rounds (rounds.cuh) does five levels of the bisection in each: the
-/// 31 codes that five probes can lead to are evaluated side by side, together with the code that the
-/// bisection begins at; the last block of a round adds up nothing more but walks the five levels, so
-/// it takes the probes that a serial search takes.
+/// codes. Here a launch of three rounds (rounds.cuh) does five levels of the bisection in each, or
+/// one of five rounds three: the 31 or 7 codes that its probes can lead to are evaluated side by
+/// side, together with the code that the bisection begins at; the last block of a round adds up
+/// nothing more but walks the levels, so it takes the probes that a serial search takes.
 ///
 /// Mapping. measure: a block a segment of 32,768 entries. A layer above kListed entries has a
 /// histogram of u64 counts in the workspace (32,640 bins, 255 KiB); a block counts the 96 octaves
@@ -15,15 +15,16 @@
 /// zero, other magnitudes go to the workspace one by one. In a smaller layer every entry is a bin
 /// of one: expected counts are linear. grow_tree: a block a round, layer and code, or a warp
 /// of it in a small layer; it visits the bins between the layer's smallest and largest magnitude, or its
-/// entries, in sums of two 32-bit halves, and gives every parameter of a list a lane. keep_count: a block a layer
+/// entries, in sums of two 32-bit halves, four neighbours a thread, and gives every parameter of a
+/// list a lane and every eighth bin of levels a warp. keep_count: a block a layer
 /// that keeps a count; one warp goes through its bins in ascending order, the sum being f64.
 /// find_lowest, settle: a thread a layer.
 ///
 /// Traffic. measure reads each entry once and writes at most 2 bytes an entry, in the worst case of
 /// as many bins as entries. grow_tree reads at most 8 bytes a bin and code, or a small layer's
-/// entries, from L2: 96 times.
+/// entries, from L2: 94 or 36 times.
 ///
-/// Shared memory: 24 KiB (measure, keep_count), 16 KiB (grow_tree). Integers but for the one serial
+/// Shared memory: 24 KiB (measure, keep_count), 23 KiB (grow_tree). Integers but for the one serial
 /// f64 sum, so results depend on no order. Tensors are aligned to their entries.
 
 #include "cuda/coordinate_price.cuh"
@@ -106,29 +107,37 @@ __device__ std::uint32_t candidate_code(const PoolPrice& pool, unsigned round,
                     : code_of_node(pool.low, pool.high, candidate);
 }
 
-/// Takes the round's probes, all totals known; in the last round leaves the price.
-__device__ void walk(const Frame& frame, PoolPrice& pool, const GridSearch& search,
-                     unsigned round) {
-  if (round == 0) {
-    pool.low = pool.lowest;
-    pool.high = kLastPriceCode;
-  }
+__device__ std::uint32_t rounds_of(const Plan& plan) { return GridSearch::kProbes / plan.depth; }
+
+/// By a whole warp: takes the round's probes, all totals known; in the last round leaves the price.
+__device__ void walk(const Frame& frame, const Plan& plan, PoolPrice& pool,
+                     const GridSearch& search, unsigned round) {
+  // Lane i looks at node i.
+  static_assert(GridSearch::kMaxCandidates == kLanes);
+  const Expected at{__ldcg(&search.totals[round][lane()]), __ldcg(&search.worth[round][lane()])};
+  const std::uint64_t budget = pool.budget_256;
+  const std::uint32_t too_low = __ballot_sync(kAllLanes, is_too_low(at, budget) ? 1 : 0);
+  const std::uint32_t unpaid = __ballot_sync(kAllLanes, at.bits_256 > budget ? 1 : 0);
+  if (lane() != 0) return;
+  std::uint32_t low = round == 0 ? pool.lowest : pool.low;
+  std::uint32_t high = round == 0 ? kLastPriceCode : pool.high;
   std::uint32_t node = 1;
-  for (unsigned level = 0; level < GridSearch::kDepth && pool.low < pool.high; ++level) {
-    const std::uint32_t middle = (pool.low + pool.high) / 2;
-    const Expected at{__ldcg(&search.totals[round][node]), __ldcg(&search.worth[round][node])};
-    const bool above = is_too_low(at, pool.budget_256);
-    if (above) {
-      pool.low = middle + 1;
+  for (unsigned level = 0; level < plan.depth && low < high; ++level) {
+    const std::uint32_t middle = (low + high) / 2;
+    const std::uint32_t above = too_low >> node & 1;
+    if (above != 0) {
+      low = middle + 1;
     } else {
-      pool.high = middle;
-      pool.unpaid = at.bits_256 > pool.budget_256 ? 1 : 0;
+      high = middle;
+      pool.unpaid = unpaid >> node & 1;
     }
-    node = 2 * node + (above ? 1 : 0);
+    node = 2 * node + above;
   }
-  if (round + 1 < GridSearch::kRounds || search.any == 0) return;
-  pool.price = price_of(last_code(pool.low, pool.lowest, pool.unpaid != 0));
-  if (pool.low == pool.lowest && search.totals[0][0] < pool.budget_256 - pool.budget_256 / 64)
+  pool.low = low;
+  pool.high = high;
+  if (round + 1 < rounds_of(plan) || search.any == 0) return;
+  pool.price = price_of(last_code(low, pool.lowest, pool.unpaid != 0));
+  if (low == pool.lowest && __ldcg(&search.totals[0][0]) < budget - budget / 64)
     frame.notice(Status::underspent);
 }
 
@@ -136,7 +145,7 @@ __device__ void walk(const Frame& frame, PoolPrice& pool, const GridSearch& sear
 __device__ void grow_tree_of(const Frame& frame, const Plan& plan, const Turn& turn) {
   PoolPrice& pool = frame.pool(kGridPool);
   GridSearch& search = *frame(plan.search);
-  const UnitOf unit = find_unit(frame, plan.searches, turn.unit);
+  const UnitOf unit = find_unit_together(frame, plan.searches, turn.unit);
   const std::uint32_t number = frame(plan.budgeted)[unit.job];
   const Job job = frame(plan.jobs)[number];
   const State state = frame(plan.states)[number];
@@ -147,22 +156,22 @@ __device__ void grow_tree_of(const Frame& frame, const Plan& plan, const Turn& t
   wait_for_round(search.rounds, turn.round);
   const std::uint32_t code = candidate_code(pool, turn.round, candidate);
   if (code != 0 && demands(frame, job, state)) {
-    SizeMemory& memory = shared<SizeMemories>().of[team.number()];
     const Expected own =
-        expected_size(frame, plan, job, state, price_of(code), team, memory).expected;
+        expected_size<false>(frame, plan, job, state, price_of(code), team, shared<SizeMemories>())
+            .expected;
     if (team.rank() == 0 && own.bits_256 != 0) {
       atomic_add(&search.totals[turn.round][candidate], own.bits_256);
       atomic_add(&search.worth[turn.round][candidate], own.worth);
     }
   }
-  if (!block_comes_last(&search.tickets, plan.searches.units) || threadIdx.x != 0) return;
-  walk(frame, pool, search, turn.round);
-  end_round(search.rounds, turn.round + 1 == GridSearch::kRounds);
+  if (!block_comes_last(&search.tickets, plan.searches.units) || warp_in_block() != 0) return;
+  walk(frame, plan, pool, search, turn.round);
+  if (lane() == 0) end_round(search.rounds, turn.round + 1 == rounds_of(plan));
 }
 
-__global__ void __launch_bounds__(kScanThreads) grow_tree(Frame frame, Plan plan) {
+__global__ void __launch_bounds__(kScanThreads, 5) grow_tree(Frame frame, Plan plan) {
   if (frame.pool(kGridPool).given > 0) return;
-  take_turns(frame(plan.search)->rounds, GridSearch::kRounds, plan.searches.units,
+  take_turns(frame(plan.search)->rounds, rounds_of(plan), plan.searches.units,
              [&](const Turn& turn) { grow_tree_of(frame, plan, turn); });
 }
 
@@ -259,7 +268,7 @@ void analyse(const Frame& frame, const Plan& plan, Queue& queue) {
 
 void search_steps(const Frame& frame, const Plan& plan, Queue& queue) {
   queue.launch_warps(find_lowest, divide_up(plan.count, kLanes), frame, plan);
-  const std::uint64_t turns = GridSearch::kRounds * plan.searches.units;
+  const std::uint64_t turns = GridSearch::kProbes / plan.depth * plan.searches.units;
   queue.launch_blocks(grow_tree, blocks_of_turns(turns), kScanThreads, 0, frame, plan);
 }
 

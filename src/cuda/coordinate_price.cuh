@@ -134,9 +134,11 @@ struct HalvedSums {
   }
 };
 
-/// Of a team.
+/// Of a team that is a warp. A team that is a block has the first; each of its warps leaves its part of
+/// `levels` in the one that the warp would have.
 struct SizeMemory {
   HalvedSums sums;
+  std::uint64_t levels[3][kLanes];  ///< from a base, under the parameter that is the lane's number
   std::uint64_t levels_from[3];
   std::uint64_t gaps[kLists];
   std::uint64_t nonzero, others;
@@ -146,55 +148,88 @@ struct SizeMemories {
   SizeMemory of[kMaxWarps];
 };
 
-/// A whole team finds the expected counts of the layer's levels above 0 at a step, and the error
-/// (GridExpected::error16).
+/// Neighbouring bins of magnitudes have the same bins of levels, mostly: a thread adds up until
+/// others come.
+class LevelRun {
+ public:
+  __device__ explicit LevelRun(HalvedSums& sums) : sums_(sums) {}
+  /// Units of a level, and of the one above.
+  __device__ void take(std::uint32_t level, std::uint64_t at, std::uint64_t above) {
+    const std::uint32_t bins = price::level_bin(level) | price::level_bin(level + 1) << 16;
+    if (bins != bins_) {
+      flush();
+      bins_ = bins;
+      at_ = above_ = 0;
+    }
+    at_ += at;
+    above_ += above;
+  }
+  /// Must be called after the last.
+  __device__ void flush() {
+    if (at_ != 0) sums_.add(bins_ & 0xFFFFu, at_);
+    if (above_ != 0) sums_.add(bins_ >> 16, above_);
+  }
+
+ private:
+  HalvedSums& sums_;
+  std::uint32_t bins_ = 0;
+  std::uint64_t at_ = 0, above_ = 0;
+};
+
+/// A whole team finds the expected counts of the layer's levels above 0 at a step, and, where it is
+/// asked for, the error (GridExpected::error16).
+template <bool kWithError>
 __device__ inline void count_levels(const Frame& frame, const Plan& plan, const Job& job,
                                     const State& state, double scale, Team team, HalvedSums& sums) {
   for (unsigned i = team.rank(); i <= kLevelBins; i += team.threads()) sums.set(i, 0);
   team.sync();
-  std::uint64_t error = 0;
-  std::uint64_t low[3] = {};  // the bins that most threads meet at the same time
-  const auto put = [&](std::uint32_t bin, std::uint64_t count) {
-    if (bin == 1)
-      low[1] += count;
-    else if (bin == 2)
-      low[2] += count;
-    else if (bin != 0 && count != 0)
-      sums.add(bin, count);
-  };
-  const auto add = [&](std::uint32_t bin, std::uint64_t count) {
-    const LevelShare share = price::share_of_bin(bin, scale);
-    const std::uint64_t up = count * share.up, rest = (std::uint64_t{1} << kUnitBits) - share.up;
-    error += count * (share.up * rest >> kUnitBits);
-    put(price::level_bin(share.level), (count << kUnitBits) - up);
-    put(price::level_bin(share.level + 1), up);
-  };
-  if (job.counts == kNoCounts) {
-    const Entries x = frame.entries(job.layer);
-    const std::uint64_t n = frame.info(job.layer).n;
-    for (std::uint64_t i = 4 * team.rank(); i < n; i += 4 * team.threads()) {
-      float v[4];
-      x.four(i, n, v);
+  constexpr unsigned kNeighbours = 4;  // of a thread, two after two: these are in the L1 cache then
+  const bool listed = job.counts == kNoCounts;
+  std::uint64_t error = 0, to_one = 0;  // most entries are of level 0 or 1
+  LevelRun run(sums);
+  const std::uint32_t first = listed ? 0 : (~state.smallest >> 16) / kNeighbours * kNeighbours;
+  const std::uint32_t end =
+      listed ? static_cast<std::uint32_t>(frame.info(job.layer).n) : (state.largest >> 16) + 1;
+  for (std::uint32_t i = first + kNeighbours * team.rank(); i < end;
+       i += (i % kNeighbours == 0 ? 2 : kNeighbours * team.threads() - 2)) {
+    std::uint32_t bins[2];
+    std::uint64_t count[2];
+    if (listed) {
+      const Entries x = frame.entries(job.layer);
 #pragma unroll
-      for (const float entry : v) {
-        const std::uint32_t bits = magnitude_bits(entry);
-        if (bits != 0) add(bits >> 16, 1);
+      for (unsigned k = 0; k < 2; ++k) {
+        const std::uint32_t bits = i + k < end ? magnitude_bits(x(i + k)) : 0;
+        bins[k] = bits >> 16;
+        count[k] = bits != 0 ? 1 : 0;
       }
+    } else {
+      const ulonglong2 pair = *reinterpret_cast<const ulonglong2*>(counts_of(frame, plan, job) + i);
+      count[0] = pair.x, count[1] = pair.y;
+      bins[0] = i, bins[1] = i + 1;
     }
-  } else {
-    const std::uint64_t* const counts = counts_of(frame, plan, job);
-    const std::uint32_t last = state.largest >> 16;
-    for (std::uint32_t bin = (~state.smallest >> 16) + team.rank(); bin <= last;
-         bin += team.threads()) {
-      if (counts[bin] != 0) add(bin, counts[bin]);
+#pragma unroll
+    for (unsigned k = 0; k < 2; ++k) {
+      if (count[k] == 0) continue;
+      const LevelShare share = price::share_of_bin(bins[k], scale);
+      const std::uint64_t up = count[k] * share.up;
+      if constexpr (kWithError) {
+        const std::uint64_t rest = (std::uint64_t{1} << kUnitBits) - share.up;
+        error += count[k] * (share.up * rest >> kUnitBits);
+      }
+      if (share.level == 0) {
+        to_one += up;
+        continue;
+      }
+      run.take(share.level, (count[k] << kUnitBits) - up, up);
     }
   }
-  for (unsigned b = 1; b <= 2; ++b) {
-    low[b] = warp_sum(low[b]);
-    if (lane() == 0) sums.add(b, low[b]);
+  run.flush();
+  to_one = warp_sum(to_one);
+  if (lane() == 0) sums.add(1, to_one);
+  if constexpr (kWithError) {
+    error = warp_sum(error);
+    if (lane() == 0) sums.add(HalvedSums::kError, error);
   }
-  error = warp_sum(error);
-  if (lane() == 0) sums.add(HalvedSums::kError, error);
   team.sync();
 }
 
@@ -206,20 +241,66 @@ __device__ inline std::uint64_t least_of_parameters(std::uint64_t own) {
   return __shfl_sync(kAllLanes, own, first > 0 ? first - 1 : static_cast<int>(kMaxLevelRice));
 }
 
+/// By a whole warp: its part of what levels take from every base under every parameter, but for
+/// levels of 0: each `step`-th bin from `first` on.
+__device__ inline void weigh_levels(const HalvedSums& sums, std::uint32_t first, std::uint32_t end,
+                                    unsigned step, std::uint64_t (&levels)[3][kLanes]) {
+  std::uint64_t own[3] = {};
+  for (std::uint32_t b = first; b < end; b += step) {
+    const std::uint64_t units = sums[b];
+    const std::uint32_t level = price::level_of_bin(b);
+#pragma unroll
+    for (std::uint32_t base = 0; base < 3; ++base) {
+      if (level < base) continue;
+      own[base] += price::scaled(units, 256 * rice_bits(level - base, lane(), kLevelBits));
+    }
+  }
+  for (unsigned base = 0; base < 3; ++base) levels[base][lane()] = own[base];
+}
+
+/// By a whole warp, a parameter a lane: what levels take from a base at the best one. `parts` has those of
+/// `rows` warps.
+__device__ inline std::uint64_t least_of_levels(const SizeMemory* parts, unsigned rows,
+                                                std::uint32_t base, std::uint64_t zeros) {
+  std::uint64_t own = base == 0 ? price::scaled(zeros, 256 * rice_bits(0, lane(), kLevelBits)) : 0;
+  for (unsigned row = 0; row < rows; ++row) own += parts[row].levels[base][lane()];
+  return least_of_parameters(own);
+}
+
+/// By a whole warp, a parameter a lane of each half: a gap of a list at the best one. The halves may have
+/// different lists.
+__device__ inline std::uint64_t least_of_gaps(std::uint64_t listed, std::uint64_t entries) {
+  constexpr unsigned kTries = kMaxGapRice + 1;
+  static_assert(kTries == kLanes / 2);
+  const unsigned k = lane() % kTries;
+  std::uint64_t out = price::not_listed(listed, entries);
+  for (unsigned i = 0; i < k; ++i) out = price::squared_not_listed(out);
+  std::uint64_t best = price::gap_bits_256_at(out, k);
+  for (unsigned step = kTries / 2; step != 0; step /= 2) {
+    const std::uint64_t other = __shfl_xor_sync(kAllLanes, best, static_cast<int>(step));
+    best = other < best ? other : best;
+  }
+  return best < price::kMostGapBits256 ? best : price::kMostGapBits256;
+}
+
 struct GridSize {
   Expected expected;        ///< as GridExpected has it
-  std::uint64_t error = 0;  ///< likewise
+  std::uint64_t error = 0;  ///< likewise, where it is asked for
 };
 
 /// By a whole team: what a layer comes to at a step, in its first thread.
+template <bool kWithError>
 __device__ inline GridSize expected_size(const Frame& frame, const Plan& plan, const Job& job,
                                          const State& state, float step, Team team,
-                                         SizeMemory& memory) {
+                                         SizeMemories& memories) {
   const double scale = math::grid_scale(step);
-  count_levels(frame, plan, job, state, scale, team, memory.sums);
+  const auto largest = [&] { return price::share_of_bin(state.largest >> 16, scale); };
+  if (largest().level == 0 && largest().up == 0) return {};  // every entry is certain to become 0
+  SizeMemory& memory = memories.of[team.number()];
+  count_levels<kWithError>(frame, plan, job, state, scale, team, memory.sums);
   const std::uint64_t n = frame.info(job.layer).n, entries = n << kUnitBits;
-  const std::uint32_t end =
-      price::level_bin(price::share_of_bin(state.largest >> 16, scale).level + 1) + 1;
+  const std::uint32_t end = price::level_bin(largest().level + 1) + 1;
+  weigh_levels(memory.sums, 1 + team.row(), end, team.rows(), memories.of[warp_in_block()].levels);
   if (team.row() == 0) {
     std::uint64_t others = 0;
     for (unsigned b = 2 + lane(); b < end; b += kLanes) others += memory.sums[b];
@@ -227,38 +308,34 @@ __device__ inline GridSize expected_size(const Frame& frame, const Plan& plan, c
     if (lane() == 0) {
       memory.others = others;
       memory.nonzero = others + memory.sums[1];
-      memory.sums.set(0, entries - memory.nonzero);
     }
   }
   team.sync();
-  for (unsigned row = team.row(); row < 3 + kLists; row += team.rows()) {
+  const std::uint64_t nonzero = memory.nonzero, others = memory.others, ones = nonzero - others;
+  constexpr unsigned kEveryAndOnes = 3, kOthersAlone = 4;  // behind the rows of the three bases
+  for (unsigned row = team.row(); row <= kOthersAlone; row += team.rows()) {
     if (row < 3) {
-      const std::uint64_t least = least_of_parameters(
-          lane() <= kMaxLevelRice ? price::level_bits_256_at(memory.sums, end, row, lane()) : 0);
+      const std::uint64_t least = least_of_levels(&memory, team.rows(), row, entries - nonzero);
       if (lane() == 0) memory.levels_from[row] = least;
       continue;
     }
-    const unsigned list = row - 3;
-    const std::uint64_t listed = list == kEvery  ? memory.nonzero
-                                 : list == kOnes ? memory.nonzero - memory.others
-                                                 : memory.others;
-    std::uint64_t out = price::not_listed(listed, entries);
-    const bool tries = lane() <= kMaxGapRice;
-    for (unsigned k = 0; tries && k < lane(); ++k) out = price::squared_not_listed(out);
-    const std::uint64_t own = tries ? price::gap_bits_256_at(out, lane()) : price::kMostGapBits256;
-    const std::uint64_t best = ~warp_max(~own);
-    if (lane() == 0)
-      memory.gaps[list] = best < price::kMostGapBits256 ? best : price::kMostGapBits256;
+    const bool lower = lane() < kLanes / 2;
+    const std::uint64_t least = least_of_gaps(row != kEveryAndOnes ? others
+                                              : lower              ? nonzero
+                                                                   : ones,
+                                              entries);
+    if (lane() == 0) memory.gaps[row == kEveryAndOnes ? kEvery : kOthers] = least;
+    if (lane() == kLanes / 2 && row == kEveryAndOnes) memory.gaps[kOnes] = least;
   }
   team.sync();
   if (team.rank() != 0) return {};
-  GridDemand demand{n, memory.nonzero, memory.others};
+  GridDemand demand{n, nonzero, others};
   demand.every_gap = memory.gaps[kEvery];
   demand.ones_gap = memory.gaps[kOnes];
   demand.others_gap = memory.gaps[kOthers];
   for (unsigned base = 0; base < 3; ++base) demand.levels_from[base] = memory.levels_from[base];
-  return {{price::grid_bits_256(demand), price::worth_of_coordinates(memory.nonzero)},
-          memory.sums[HalvedSums::kError]};
+  return {{price::grid_bits_256(demand), price::worth_of_coordinates(nonzero)},
+          kWithError ? memory.sums[HalvedSums::kError] : 0};
 }
 
 }  // namespace atomo::cuda::coordinate

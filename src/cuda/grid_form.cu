@@ -13,7 +13,7 @@
 /// Traffic. 4 bytes an entry, and 4 more where coordinates are tried; then bins, or a small layer's
 /// entries, once a candidate, 97 times, from L2.
 ///
-/// Shared memory: 24 KiB (count_tried), 2 KiB (weigh_chosen). Integers: results depend on no order.
+/// Shared memory: 24 KiB (count_tried), 23 KiB (weigh_chosen). Integers: results depend on no order.
 /// Tensors are aligned to their entries.
 
 #include "cuda/grid_form.cuh"
@@ -59,7 +59,8 @@ __global__ void __launch_bounds__(kScanThreads)
     weigh_chosen(Frame frame, Plan plan, PricePlan prices) {
   if (frame(prices.grids)[blockIdx.x].tried == 0) return;
   const float price = choose_price(frame, prices, frame(prices.grid_layers)[blockIdx.x]).price;
-  if (price > 0) weigh_at(frame, plan, prices, blockIdx.x, price, 0, Team(), shared<SizeMemory>());
+  if (price > 0)
+    weigh_at(frame, plan, prices, blockIdx.x, price, 0, Team(), shared<SizeMemories>());
 }
 
 __global__ void settle_steps(Frame frame, Plan plan, PricePlan prices) {

@@ -37,11 +37,11 @@ __device__ inline void enter_search(const Frame& frame, const PricePlan& prices,
 /// A whole team finds the result of a lane at a price.
 __device__ inline void weigh_at(const Frame& frame, const Plan& plan, const PricePlan& prices,
                                 std::uint32_t number, float price, unsigned at, Team team,
-                                SizeMemory& memory) {
+                                SizeMemories& memories) {
   const float step = price::grid_step(price);
   if (!is_finite(step)) return;  // never chosen
-  const GridSize size = expected_size(frame, plan, frame(plan.jobs)[number],
-                                      frame(plan.states)[number], step, team, memory);
+  const GridSize size = expected_size<true>(frame, plan, frame(plan.jobs)[number],
+                                            frame(plan.states)[number], step, team, memories);
   if (team.rank() != 0) return;
   PriceResult& result = frame(prices.results)[prices.first_grid + number];
   result.cost[at] = size.expected.bits_256;

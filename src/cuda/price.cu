@@ -249,7 +249,7 @@ __device__ void search_grid(const Frame& frame, const PricePlan& plan,
   const Candidate own = candidate_of(node, search.in.lowest, search.in.low, search.in.high);
   if (node == 0 || own.open)
     coordinate::weigh_at(frame, grids, plan, look.grid, price::price_of_code(own.code), node, team,
-                         memory.of[team.number()]);
+                         memory);
   __syncthreads();  // all have read the interval, and their results are there
   if (warp_in_block() != 0) return;
   Expected cost;

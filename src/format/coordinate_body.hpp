@@ -144,24 +144,30 @@ inline constexpr unsigned kRiceTries = 3;  ///< parameters in the longest range
 /// The parameters that are tried for a sum.
 [[nodiscard]] constexpr RiceRange sum_range(SegmentSum sum, const SegmentCounts& c) noexcept {
   const std::uint32_t m = c.entries, ones = c.nonzero - c.large;
-  const auto levels = [&](std::uint64_t count, std::uint64_t taken_off) {
-    return rice_range(count, c.total - (taken_off >> c.shift()), c.level_bits, c.shift());
-  };
+  std::uint64_t count = m, taken_off = 0;  // words, and what their levels are less by
+  bool gaps = false;
   switch (sum) {
     case kEveryGaps:
-      return rice_range(c.nonzero + 1, m - c.nonzero, kMaxGapRice);
+      count = c.nonzero, gaps = true;
+      break;
     case kEveryLevels:
-      return levels(c.nonzero, c.nonzero);
+      count = taken_off = c.nonzero;
+      break;
     case kOnesGaps:
-      return rice_range(ones + 1, m - ones, kMaxGapRice);
+      count = ones, gaps = true;
+      break;
     case kOthersGaps:
-      return rice_range(c.large + 1, m - c.large, kMaxGapRice);
+      count = c.large, gaps = true;
+      break;
     case kOthersLevels:
-      return levels(c.large, std::uint64_t{c.nonzero} + c.large);
+      count = c.large, taken_off = std::uint64_t{c.nonzero} + c.large;
+      break;
     case kDenseLevels:
       break;
   }
-  return levels(m, 0);
+  // One call, so that a warp whose lanes look at different sums divides once.
+  return rice_range(gaps ? count + 1 : count, gaps ? m - count : c.total - (taken_off >> c.shift()),
+                    gaps ? kMaxGapRice : c.level_bits, gaps ? 0 : c.shift());
 }
 
 struct SegmentPlan {
@@ -175,15 +181,12 @@ struct SegmentPlan {
   }
 };
 
-/// The shortest way to write a segment that is not all zero, of equals the first. `bits_at(sum, k)`
-/// is what a sum's words cost: at most 73 bits each, so it fits 32 bits. Dense levels under the
-/// largest parameter are the upper bound. The second word of a wide segment is not counted.
-template <typename BitsAt>
-[[nodiscard]] constexpr SegmentPlan plan_segment(const SegmentCounts& c, BitsAt bits_at) noexcept {
+/// The shortest way to write a segment that is not all zero, of equals the first. `choose(sum)` is the
+/// RiceChoice of a sum. Dense levels under the largest parameter are the upper bound. The second word of
+/// a wide segment is not counted.
+template <typename Choose>
+[[nodiscard]] constexpr SegmentPlan plan_chosen(const SegmentCounts& c, Choose choose) noexcept {
   const std::uint64_t signs = c.nonzero;
-  const auto choose = [&](SegmentSum sum) {
-    return choose_rice(sum_range(sum, c), [&](unsigned k) { return bits_at(sum, k); });
-  };
   SegmentPlan plan;
   const unsigned wide = c.level_bits;
   plan.offer((wide + 1) * std::uint64_t{c.entries} + signs,
@@ -202,6 +205,14 @@ template <typename BitsAt>
     plan.offer(dense.bits + signs, {0, SegmentMode::dense, 0, 0, dense.k, wide});
   }
   return plan;
+}
+
+/// The same. `bits_at(sum, k)` is what a sum's words cost: at most 73 bits each, so it fits 32 bits.
+template <typename BitsAt>
+[[nodiscard]] constexpr SegmentPlan plan_segment(const SegmentCounts& c, BitsAt bits_at) noexcept {
+  return plan_chosen(c, [&](SegmentSum sum) {
+    return choose_rice(sum_range(sum, c), [&](unsigned k) { return bits_at(sum, k); });
+  });
 }
 
 }  // namespace atomo::format

@@ -153,5 +153,17 @@ TEST_P(DeviceModel, TwoStreamsAtOnce) {
   EXPECT_TRUE(b.bytes == test::encode_on_host(on_host, others.on_host(), second_key).bytes);
 }
 
+/// With so many large layers the search for their common step looks three levels ahead, not five.
+TEST(DeviceModelOfGrids, MessagesAreTheCpus) {
+  const auto policy = Policy::parse("*=atomo:bits=1,atoms=coordinate");
+  std::vector<LayerSpec> specs;
+  for (unsigned i = 0; i < 12; ++i) specs.push_back({"large." + std::to_string(i), {i + 37, 300}});
+  for (unsigned i = 0; i < 6; ++i) specs.push_back({"small." + std::to_string(i), {1 << (2 * i)}});
+  Compressor on_host(specs, policy), on_device(specs, policy, kOnDevice);
+  const test::Gradients gradients(specs);
+  const test::ModelBuffers buffers(on_device);
+  test::expect_the_cpus_messages(on_host, on_device, gradients, buffers, 1);
+}
+
 }  // namespace
 }  // namespace atomo
