@@ -49,18 +49,20 @@ struct Outcome {
   std::vector<std::byte> y;
 };
 
-Outcome on_cpu(const Codec& codec, const Sent& sent, const Shape& shape, std::vector<std::byte> y) {
+Outcome on_cpu(const Codec& codec, const Sent& sent, const Shape& shape, std::vector<std::byte> y,
+               float alpha = -0.7f) {
   std::vector<std::byte> room(codec.decode_workspace_bytes(shape));
   Outcome outcome{Status::ok, std::vector<Status>(sent.size()), std::move(y)};
   const std::vector<ConstBytes> messages(sent.begin(), sent.end());
-  outcome.status = codec.decode_add_all(messages, -0.7f, {.data = outcome.y.data(), .shape = shape},
+  outcome.status = codec.decode_add_all(messages, alpha, {.data = outcome.y.data(), .shape = shape},
                                         {.workspace = room, .statuses = outcome.each.data()});
   return outcome;
 }
 
 /// `graph`: the call is captured, and what it launches is run from a graph.
 Outcome on_device(const Codec& codec, const Sent& sent, const Shape& shape,
-                  const std::vector<std::byte>& y, std::size_t shift, bool graph = false) {
+                  const std::vector<std::byte>& y, std::size_t shift, bool graph = false,
+                  float alpha = -0.7f) {
   const StreamOwner stream;
   const Received received(sent);
   const Memory out(y.size(), 4 * shift),
@@ -73,7 +75,7 @@ Outcome on_device(const Codec& codec, const Sent& sent, const Shape& shape,
   context.statuses = received.statuses();
   const auto add = [&](Stream on) {
     context.stream = on;
-    EXPECT_EQ(codec.decode_add_all(received.bytes, -0.7f, {out.data(), DType::f32, shape, kDevice},
+    EXPECT_EQ(codec.decode_add_all(received.bytes, alpha, {out.data(), DType::f32, shape, kDevice},
                                    context),
               Status::ok);
   };
@@ -124,6 +126,51 @@ TEST_P(DeviceAddAll, SumsAreTheCpus) {
       const Outcome expected = on_cpu(codec, sent, shape, y);
       ASSERT_EQ(expected.status, Status::ok);
       expect_alike(on_device(codec, sent, shape, y, shift++ % 4), expected);
+    }
+  }
+}
+
+/// Of -0 and messages whose values become -0, an entry stays -0 where all messages keep it, and becomes 0 where
+/// one does not: 0 is added to it.
+TEST(DeviceAddAllOfFewEntries, SignsOfZerosAreTheCpus) {
+  const Shape shape{67, 131};
+  const auto n = static_cast<std::size_t>(shape.elements());
+  const auto y = entries_of(std::vector<float>(n, -0.0f));
+  for (const char* const spec : {"topk:keep=0.25", "topk:chunk=64,k=16,values=f32",
+                                 "topk:chunk=128,k=32,values=f32,tile=32", "demo"}) {
+    const Codec codec = Codec::parse(spec);
+    Sent sent;
+    for (const std::size_t step : {7, 14, 21}) {
+      std::vector<float> x(n);
+      for (std::size_t i = 0; i < n; i += step) x[i] = -std::numeric_limits<float>::denorm_min();
+      sent.push_back(encode_on_cpu(codec, x, shape, {.seed = 9}).bytes);
+    }
+    for (const float alpha : {0.5f, -0.5f, 1.0f}) {
+      SCOPED_TRACE(std::string(spec) + ", " + std::to_string(alpha));
+      expect_alike(on_device(codec, sent, shape, y, 0, false, alpha),
+                   on_cpu(codec, sent, shape, y, alpha));
+    }
+  }
+}
+
+/// Transforms of entries whose sums are rounded to zeros of either sign, beside such of usual ones.
+TEST(DeviceAddAllOfFewEntries, SmallTransformsAreTheCpus) {
+  for (const char* const spec : {"demo", "topk:chunk=64,k=16,values=f32,dct=32"}) {
+    const Codec codec = Codec::parse(spec);
+    for (const Shape& shape : {Shape{64, 128}, Shape{50, 64}, Shape{320}}) {
+      SCOPED_TRACE(std::string(spec) + ", " + shape.to_string());
+      Sent sent;
+      for (const float scale : {0x1p-130f, 1.0f, 0x1p-145f, 0x1p-60f}) {
+        auto x = heavy_tailed(shape.elements(), sent.size() + 1, 10);
+        for (float& v : x) v *= scale;
+        sent.push_back(encode_on_cpu(codec, x, shape, {.seed = 9}).bytes);
+      }
+      for (const std::size_t count : {1, 4}) {
+        const Sent some(sent.begin(), sent.begin() + static_cast<std::ptrdiff_t>(count));
+        const auto y = entries_of(std::vector<float>(shape.elements(), -0.0f));
+        expect_alike(on_device(codec, some, shape, y, 0, false, 0.5f),
+                     on_cpu(codec, some, shape, y, 0.5f));
+      }
     }
   }
 }
