@@ -107,7 +107,7 @@ __global__ void read(const Frames frames, const DecodePlan plan, const DecodeInt
 /// A lane's marks of a message, the next of which were taken.
 struct LaneValues {
   static constexpr unsigned kTogether = 4;
-  std::uint64_t word[2];    ///< marks that are left
+  std::uint64_t low, high;  ///< marks that are left, of 64 entries each
   std::uint32_t rank;       ///< of the first of these
   std::uint32_t taken = 0;  ///< how many
   std::uint32_t place[kTogether];
@@ -117,12 +117,13 @@ struct LaneValues {
     taken = 0;
 #pragma unroll
     for (unsigned k = 0; k < kTogether; ++k) {
-      const bool low = word[0] != 0;
-      const std::uint64_t left = low ? word[0] : word[1];
-      if (left == 0) continue;
+      if ((low | high) == 0) continue;
+      const bool of_low = low != 0;
+      const std::uint64_t left = of_low ? low : high;
       const auto bit = static_cast<std::uint32_t>(__ffsll(static_cast<long long>(left)) - 1);
-      (low ? word[0] : word[1]) = left & (left - 1);
-      place[k] = 128 * lane() + (low ? 0 : 64) + bit;
+      low = of_low ? left & (left - 1) : 0;
+      high = of_low ? high : left & (left - 1);
+      place[k] = 128 * lane() + (of_low ? 0 : 64) + bit;
       value[k] = load_value(values, rank + k);
       taken = k + 1;
     }
@@ -131,17 +132,18 @@ struct LaneValues {
 };
 
 /// Several messages, added entry by entry in their order: by a block of a warp for each.
-__global__ void __launch_bounds__(kMessagesAtOnce* kLanes)
+__global__ void __launch_bounds__(kMessagesAtOnce* kLanes, 4)
     add_read(const Frames frames, const DecodePlan plan, const float alpha) {
   const UnitOf at = find_unit_together(frames.first, plan.marks.segments, blockIdx.x);
   const DecodeJob& job = frames.first(plan.jobs)[at.job];
   const std::uint32_t own = warp_in_block();
   const DecodeInto into{true, alpha};
   LaneValues marks;
-  const std::byte* const values = read_marks(frames[own], plan, at, job, marks.word);
+  std::uint64_t word[2];
+  const std::byte* const values = read_marks(frames[own], plan, at, job, word);
   if (values != nullptr) {
-    const auto count =
-        static_cast<std::uint32_t>(__popcll(marks.word[0]) + __popcll(marks.word[1]));
+    marks.low = word[0], marks.high = word[1];
+    const auto count = static_cast<std::uint32_t>(__popcll(word[0]) + __popcll(word[1]));
     std::uint32_t total;
     marks.rank = warp_exclusive_sum(count, total);
     marks.take(values);

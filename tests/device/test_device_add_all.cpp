@@ -153,23 +153,30 @@ TEST(DeviceAddAllOfFewEntries, SignsOfZerosAreTheCpus) {
   }
 }
 
-/// Transforms of entries whose sums are rounded to zeros of either sign, beside such of usual ones.
+/// Transforms of single entries so small that sums are rounded to zeros of either sign, before and behind a
+/// usual message.
 TEST(DeviceAddAllOfFewEntries, SmallTransformsAreTheCpus) {
-  for (const char* const spec : {"demo", "topk:chunk=64,k=16,values=f32,dct=32"}) {
+  for (const char* const spec :
+       {"demo", "topk:chunk=4096,k=3,values=f32,dct=64", "topk:chunk=64,k=16,values=f32,dct=32"}) {
     const Codec codec = Codec::parse(spec);
     for (const Shape& shape : {Shape{64, 128}, Shape{50, 64}, Shape{320}}) {
       SCOPED_TRACE(std::string(spec) + ", " + shape.to_string());
+      const auto n = static_cast<std::size_t>(shape.elements());
       Sent sent;
-      for (const float scale : {0x1p-130f, 1.0f, 0x1p-145f, 0x1p-60f}) {
-        auto x = heavy_tailed(shape.elements(), sent.size() + 1, 10);
-        for (float& v : x) v *= scale;
+      for (const float height :
+           {0x1p-130f, -0x1p-131f, 1.0f, 0x1p-132f, -0x1p-133f, -0x1.9p-129f}) {
+        std::vector<float> x(n);
+        for (std::size_t i = 11 * sent.size(); i < n; i += 1111) x[i] = height;
         sent.push_back(encode_on_cpu(codec, x, shape, {.seed = 9}).bytes);
       }
-      for (const std::size_t count : {1, 4}) {
-        const Sent some(sent.begin(), sent.begin() + static_cast<std::ptrdiff_t>(count));
-        const auto y = entries_of(std::vector<float>(shape.elements(), -0.0f));
-        expect_alike(on_device(codec, some, shape, y, 0, false, 0.5f),
-                     on_cpu(codec, some, shape, y, 0.5f));
+      const auto y = entries_of(std::vector<float>(n, -0.0f));
+      for (std::size_t first = 0; first < sent.size(); ++first) {
+        for (const std::size_t count : {std::size_t{1}, sent.size() - first}) {
+          const auto begin = sent.begin() + static_cast<std::ptrdiff_t>(first);
+          const Sent some(begin, begin + static_cast<std::ptrdiff_t>(count));
+          expect_alike(on_device(codec, some, shape, y, 0, false, 1.0f),
+                       on_cpu(codec, some, shape, y, 1.0f));
+        }
       }
     }
   }
