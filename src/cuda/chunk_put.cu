@@ -93,7 +93,8 @@ __global__ void __launch_bounds__(kScanThreads)
     const std::uint32_t i = row * kRow + 4 * threadIdx.x;
 #pragma unroll
     for (unsigned k = 0; k < 4; ++k) own[row][k] = absent.sum(sums, i + k);
-    put_four(y, begin + i, end, own[row], {});
+    // From an address made of terms the compiler would store the four one by one.
+    if (begin + i < end) put_four(in_one(y + begin + i), 0, end - begin - i, own[row], {});
   }
 }
 

@@ -183,8 +183,9 @@ __global__ void __launch_bounds__(kMessagesAtOnce* kLanes, 4)
     for (unsigned k = 0; k < 4; ++k) before[k] = sums.at[i + k], sum[k] = absent.sum(sums, i + k);
     // What stands there already is not stored: most does, where few entries are marked.
     const bool kept = *reinterpret_cast<const std::uint32_t*>(sums.kept + i) != 0;
+    // From an address made of terms the compiler would store the four one by one.
     if (range.begin + i < range.end && (kept || differ(sum, before)))
-      put_four(y, range.begin + i, range.end, sum, {});
+      put_four(in_one(y + range.begin + i), 0, range.end - range.begin - i, sum, {});
   }
 }
 static_assert(kMessagesAtOnce <= kMaxWarps);
