@@ -130,56 +130,39 @@ TEST_P(DeviceAddAll, SumsAreTheCpus) {
   }
 }
 
-/// Of -0 and messages whose values become -0, an entry stays -0 where all messages keep it, and becomes 0 where
-/// one does not: 0 is added to it.
-TEST(DeviceAddAllOfFewEntries, SignsOfZerosAreTheCpus) {
-  const Shape shape{67, 131};
-  const auto n = static_cast<std::size_t>(shape.elements());
-  const auto y = entries_of(std::vector<float>(n, -0.0f));
-  for (const char* const spec : {"topk:keep=0.25", "topk:chunk=64,k=16,values=f32",
-                                 "topk:chunk=128,k=32,values=f32,tile=32", "demo"}) {
-    const Codec codec = Codec::parse(spec);
+/// Messages of few entries, added to -0: `x(i, m)` is entry i of message m.
+void expect_sums_of_few(const Codec& codec, const Shape& shape, std::size_t messages, float alpha,
+                        auto x) {
+  const auto y = entries_of(std::vector<float>(shape.elements(), -0.0f));
+  for (std::size_t m = 0; m < 2 * messages; ++m) {  // each alone, and with all behind it
     Sent sent;
-    for (const std::size_t step : {7, 14, 21}) {
-      std::vector<float> x(n);
-      for (std::size_t i = 0; i < n; i += step) x[i] = -std::numeric_limits<float>::denorm_min();
-      sent.push_back(encode_on_cpu(codec, x, shape, {.seed = 9}).bytes);
+    for (std::size_t k = m / 2; k < (m % 2 == 0 ? m / 2 + 1 : messages); ++k) {
+      std::vector<float> own(shape.elements());
+      for (std::size_t i = 0; i < own.size(); ++i) own[i] = x(i, k);
+      sent.push_back(encode_on_cpu(codec, own, shape, {.seed = 9}).bytes);
     }
-    for (const float alpha : {0.5f, -0.5f, 1.0f}) {
-      SCOPED_TRACE(std::string(spec) + ", " + std::to_string(alpha));
-      expect_alike(on_device(codec, sent, shape, y, 0, false, alpha),
-                   on_cpu(codec, sent, shape, y, alpha));
-    }
+    SCOPED_TRACE(codec.to_string() + ", " + shape.to_string());
+    const Outcome expected = on_cpu(codec, sent, shape, y, alpha);
+    expect_alike(on_device(codec, sent, shape, y, 0, false, alpha), expected);
   }
 }
 
-/// Transforms of single entries so small that sums are rounded to zeros of either sign, before and behind a
-/// usual message.
+/// An entry whose values become -0 stays -0 where all messages keep it; where one does not, 0 is added.
+TEST(DeviceAddAllOfFewEntries, SignsOfZerosAreTheCpus) {
+  const auto x = [](auto i, auto m) { return i % (7 * m + 7) == 0 ? -0x1p-149f : 0.0f; };
+  for (const float alpha : {0.5f, -0.5f, 1.0f})
+    for (const char* const spec : {"topk:keep=0.25", "topk:chunk=64,k=16,values=f32,tile=32",
+                                   "topk:chunk=64,k=16,values=f32", "demo"})
+      expect_sums_of_few(Codec::parse(spec), {67, 131}, 3, alpha, x);
+}
+
+/// Sums of a transform are rounded to zeros of either sign, before and behind a usual message.
 TEST(DeviceAddAllOfFewEntries, SmallTransformsAreTheCpus) {
-  for (const char* const spec :
-       {"demo", "topk:chunk=4096,k=3,values=f32,dct=64", "topk:chunk=64,k=16,values=f32,dct=32"}) {
-    const Codec codec = Codec::parse(spec);
-    for (const Shape& shape : {Shape{64, 128}, Shape{50, 64}, Shape{320}}) {
-      SCOPED_TRACE(std::string(spec) + ", " + shape.to_string());
-      const auto n = static_cast<std::size_t>(shape.elements());
-      Sent sent;
-      for (const float height :
-           {0x1p-130f, -0x1p-131f, 1.0f, 0x1p-132f, -0x1p-133f, -0x1.9p-129f}) {
-        std::vector<float> x(n);
-        for (std::size_t i = 11 * sent.size(); i < n; i += 1111) x[i] = height;
-        sent.push_back(encode_on_cpu(codec, x, shape, {.seed = 9}).bytes);
-      }
-      const auto y = entries_of(std::vector<float>(n, -0.0f));
-      for (std::size_t first = 0; first < sent.size(); ++first) {
-        for (const std::size_t count : {std::size_t{1}, sent.size() - first}) {
-          const auto begin = sent.begin() + static_cast<std::ptrdiff_t>(first);
-          const Sent some(begin, begin + static_cast<std::ptrdiff_t>(count));
-          expect_alike(on_device(codec, some, shape, y, 0, false, 1.0f),
-                       on_cpu(codec, some, shape, y, 1.0f));
-        }
-      }
-    }
-  }
+  constexpr float kHeights[] = {0x1p-130f, -0x1p-131f, 1.0f, 0x1p-132f, -0x1.9p-129f};
+  const auto x = [&](auto i, auto m) { return i % 1111 == 11 * m ? kHeights[m] : 0.0f; };
+  for (const Shape& shape : {Shape{64, 128}, Shape{50, 64}, Shape{320}})
+    for (const char* const spec : {"demo", "topk:chunk=64,k=16,values=f32,dct=32"})
+      expect_sums_of_few(Codec::parse(spec), shape, 5, 1.0f, x);
 }
 
 /// A message that fails its checksum is left out, and no other.
