@@ -57,15 +57,14 @@ struct DecodePlan {
   Table<Job> jobs;
   Split groups;
   Split spans;                      ///< of the jobs without tiles
-  Split sequence_spans, tiles;      ///< of the others
-  CallScratch<float> sequence;      ///< of these, of one message
+  Split tiles, transforms;          ///< of those whose tiles are sent as they are, of the others
   Scratch<std::uint16_t> places;    ///< for each slot: what it holds
   Scratch<std::uint64_t> starts;    ///< for each group: where its gaps begin in the body
   Scratch<std::uint32_t> readable;  ///< zeroed; for each job: the body's lengths are sound
-  Scratch<std::uint32_t> sound;     ///< for each group: it holds what the format says
-  Scratch<std::uint32_t> broken;    ///< zeroed; for each job: a group does not
-  std::uint32_t gap_words = 0;      ///< u32 of a group's gaps at most, and one
-  std::uint32_t upper_words = 0;    ///< u32 of a bit a slot of a group
+  Scratch<std::uint32_t>
+      broken;  ///< zeroed; for each job: a group does not hold what the format says
+  std::uint32_t gap_words = 0;    ///< u32 of a group's gaps at most, and one
+  std::uint32_t upper_words = 0;  ///< u32 of a bit a slot of a group
   std::uint32_t count = 0;
 
   [[nodiscard]] bool empty() const { return count == 0; }
@@ -136,19 +135,15 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan);
 void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan);
 void size(const Frame& frame, const Plan& plan, Queue& queue);
 void decode(const Frames& frames, const DecodePlan& plan, DecodeInto into, Queue& queue);
-/// Tiles go through a sequence, message by message.
-[[nodiscard]] inline bool has_turns(const Frames&, const DecodePlan& plan, DecodeInto) {
-  return plan.tiles.units > 0;
-}
-void decode_in_turn(const Frames& frames, const MessageRange& turn, const DecodePlan& plan,
-                    DecodeInto into, Queue& queue);
 
 // chunk_draw.cu: slots of the jobs that draw.
 void draw_entries(const Frame& frame, const Plan& plan, Queue& queue);
 
-// tile_transform.cu: tensors to sequences of tiles and back.
+// chunk_put.cu: entries that are not transformed, into the tensor.
+void put_entries(const Frames& frames, const DecodePlan& plan, DecodeInto into, Queue& queue);
+
+// tile_transform.cu: tensors to sequences of tiles, and transformed tiles into the tensor.
 void make_sequences(const Frame& frame, const Plan& plan, Queue& queue);
-void add_sequences(const Frames& frames, std::uint32_t m, const DecodePlan& plan, DecodeInto into,
-                   Queue& queue);
+void put_transforms(const Frames& frames, const DecodePlan& plan, DecodeInto into, Queue& queue);
 
 }  // namespace atomo::cuda::chunk_topk

@@ -1,47 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Reading chunked top-k; nothing of a body is trusted.
 ///
-/// Mapping, three launches, the first two with a part of the grid for each message:
+/// Mapping, two launches with a part of the grid for each message:
 ///   check    a block a layer: lengths, levels and their padding; where each group's gaps begin
 ///   read     eight lanes a group of chunks: all load its gaps into shared memory; one reads them word by
 ///            word, as each one's parameter follows from those before, beside those of the warp's other
 ///            groups; then all check the codes
-///   put      a block of 256 threads 4,096 entries, whole chunks: values are scattered into shared memory,
-///            message by message, and meet the entries, sixteen a thread in registers
-/// Layers of tiles are put into a sequence instead, message by message, from where tile_transform.cu adds
-/// them.
+/// Then chunk_put.cu and tile_transform.cu, a launch each where a layer needs it, put what slots hold into
+/// the tensor, of all messages.
 ///
-/// Traffic an entry: 4 bytes written (8 read and written when adding), the least; 2 bytes written and read
-/// a kept entry, and the message.
+/// Traffic: 2 bytes written a slot, and the message.
 ///
-/// Shared memory: 16 KiB (put), a scan's (check), four groups' gaps and a bit a slot, 19 KiB at most (read).
-/// Workspace: 2 bytes a slot and 12 bytes a group of each message.
-/// Every entry is written by one thread, so no order matters. The message has any alignment, y that of f32.
+/// Shared memory: a scan's (check), four groups' gaps and a bit a slot, 19 KiB at most (read).
+/// Workspace: 2 bytes a slot and 8 bytes a group of each message. The message has any alignment.
 
 #include "coding/rice.hpp"
-#include "cuda/bit_stream.cuh"
-#include "cuda/chunk_topk.cuh"
+#include "cuda/chunk_kept.cuh"
 #include "cuda/cub.cuh"
-#include "cuda/entries.cuh"
-#include "cuda/kept_entries.cuh"
 
 namespace atomo::cuda::chunk_topk {
 namespace {
-
-using format::ChunkBody;
-
-/// What a slot of a group holds: the place in its chunk, or nothing.
-constexpr std::uint16_t kUnused = 0x8000, kUpper = 0x4000, kPlace = 0x0FFF;
-constexpr unsigned kRows = 4, kRow = 4 * kScanThreads;
-static_assert(kRows * kRow == kSpan);
-
-struct Values {
-  float at[kSpan];
-};
-
-__device__ std::uint32_t load_half_word(const std::byte* p) {
-  return static_cast<std::uint32_t>(p[0]) | static_cast<std::uint32_t>(p[1]) << 8;
-}
 
 __global__ void __launch_bounds__(kScanThreads) check(const Frames frames, const DecodePlan plan) {
   const Frame frame = frames[blockIdx.y];
@@ -203,15 +181,6 @@ __device__ bool read_slots(const ChunkBody& at, std::uint64_t g, std::uint32_t u
   return good;
 }
 
-/// The code in the lowest bits of a word.
-__device__ std::uint32_t code_in(std::uint32_t word, unsigned bits) {
-  return bits == 32 ? word : word & ((1u << bits) - 1);
-}
-/// A slot's code.
-__device__ std::uint32_t code_of(const BitView& values, unsigned bits, std::uint32_t slot) {
-  return code_in(values.peek32(std::uint64_t{slot} * bits), bits);
-}
-
 /// By a team: the first `count` words of a stream.
 __device__ void load_words(const BitView& bits, std::uint32_t count, std::uint32_t* words) {
   constexpr unsigned kTogether = 8;
@@ -315,111 +284,9 @@ __global__ void __launch_bounds__(kLanes) read(const Frames frames, const Decode
            values.zero(std::uint64_t{slot_count} * at.value_bits, value_bytes);
   }
   good = __all_sync(((1u << kTeam) - 1) << team * kTeam, good) != 0;
-  if (rank != 0 || !unit) return;
-  frame(plan.sound)[unit.number] = good ? 1 : 0;
-  if (good || !readable) return;
+  if (rank != 0 || good || !readable) return;
   atomicOr(frame(plan.broken) + unit.job, 1u);
   frame.refuse(job.layer, Status::corrupt);
-}
-
-/// By a whole block: calls `visit(place, slot, group, held)` for what the chunks of a span keep.
-template <typename Visit>
-__device__ void visit_span(const Frame& frame, const DecodePlan& plan, const Job& job,
-                           std::uint64_t span, Visit visit) {
-  const ChunkBody& at = job.body;
-  const std::uint64_t first = span * (kSpan / at.chunk);
-  const std::uint64_t end =
-      first + kSpan / at.chunk < at.chunks ? first + kSpan / at.chunk : at.chunks;
-  const auto slots = static_cast<std::uint32_t>(end - first) * at.keep;
-  const std::uint16_t* const held = frame(plan.places) + job.first_slot + first * at.keep;
-  for (std::uint32_t i = threadIdx.x; i < slots; i += kScanThreads) {
-    const std::uint64_t chunk = first + i / at.keep, rank = i % at.keep;
-    if (rank >= at.keep_of(chunk) || (held[i] & kUnused) != 0) continue;
-    const auto place = static_cast<std::uint32_t>((chunk - first) * at.chunk) + (held[i] & kPlace);
-    const std::uint64_t g = chunk / at.group_chunks;
-    visit(place, static_cast<std::uint32_t>((chunk - g * at.group_chunks) * at.keep + rank), g,
-          held[i]);
-  }
-}
-
-/// By a whole block: whether a message has values for the span.
-__device__ bool is_sound(const Frame& frame, const DecodePlan& plan, const Job& job,
-                         std::uint64_t span) {
-  const ChunkBody& at = job.body;
-  const std::uint64_t first = span * (kSpan / at.chunk);
-  const std::uint64_t last =
-      (first + kSpan / at.chunk < at.chunks ? first + kSpan / at.chunk : at.chunks) - 1;
-  bool good = true;
-  for (std::uint64_t g = first / at.group_chunks; g <= last / at.group_chunks; ++g)
-    good = good && frame(plan.sound)[job.first_group + g] != 0;
-  return good;
-}
-
-/// By a whole block: a span of a job's entries of messages first to before `behind`, into y.
-__device__ void put_span(const Frames& frames, std::uint32_t first, std::uint32_t behind,
-                         const DecodePlan& plan, const Job& job, std::uint64_t span, float* y,
-                         DecodeInto into) {
-  const ChunkBody& at = job.body;
-  auto& values = shared<Values>();
-  const std::uint64_t begin = span * kSpan;
-  const std::uint64_t end = begin + kSpan < at.n ? begin + kSpan : at.n;
-  float sum[kRows][4];
-#pragma unroll
-  for (unsigned row = 0; row < kRows; ++row)
-    load_four(y, begin + row * kRow + 4 * threadIdx.x, end, into, sum[row]);
-  for (unsigned i = threadIdx.x; i < kSpan; i += kScanThreads) values.at[i] = 0;
-  bool any = false;
-#pragma unroll 1
-  for (std::uint32_t m = first; m < behind; ++m) {
-    const Frame frame = frames[m];
-    const LayerState& layer = frame.layer(job.layer);
-    if (layer.decodes == 0 || !is_sound(frame, plan, job, span)) continue;
-    any = true;
-    const std::byte* const body = frame.message + layer.body_at;
-    __syncthreads();
-    visit_span(frame, plan, job, span,
-               [&](std::uint32_t place, std::uint32_t slot, std::uint64_t g, std::uint32_t held) {
-                 const BitView codes(body + at.values_of(g), at.value_bytes_of(at.group_slots(g)));
-                 const std::uint32_t own = code_of(codes, at.value_bits, slot);
-                 const std::uint32_t upper = (held & kUpper) != 0 ? 1u : 0u;
-                 values.at[place] = format::chunk_value(
-                     job.config.values, at.lists_upper ? upper | own << 1 : own, [&](unsigned w) {
-                       return static_cast<std::uint16_t>(
-                           load_half_word(body + at.levels_at + 2 * (g * at.level_words + w)));
-                     });
-               });
-    __syncthreads();
-#pragma unroll
-    for (unsigned row = 0; row < kRows; ++row) {
-      float own[4];
-      float* const held = values.at + row * kRow + 4 * threadIdx.x;
-#pragma unroll
-      for (unsigned k = 0; k < 4; ++k) own[k] = held[k];
-#pragma unroll
-      for (unsigned k = 0; k < 4; ++k) held[k] = 0;  // for the next message
-#pragma unroll
-      for (unsigned k = 0; k < 4; ++k) cuda::put(&sum[row][k], own[k], into);
-    }
-  }
-  if (!any) return;
-#pragma unroll
-  for (unsigned row = 0; row < kRows; ++row)
-    put_four(y, begin + row * kRow + 4 * threadIdx.x, end, sum[row], {});
-}
-
-__global__ void __launch_bounds__(kScanThreads)
-    put(const Frames frames, const DecodePlan plan, const DecodeInto into) {
-  const UnitOf unit = find_unit(frames.first, plan.spans, blockIdx.x);
-  const Job& job = frames.first(plan.jobs)[unit.job];
-  put_span(frames, 0, frames.count, plan, job, unit.index, frames.first.layer(job.layer).y, into);
-}
-
-__global__ void __launch_bounds__(kScanThreads)
-    put_sequence(const Frames frames, const std::uint32_t m, const DecodePlan plan) {
-  const UnitOf unit = find_unit(frames.first, plan.sequence_spans, blockIdx.x);
-  const Job& job = frames.first(plan.jobs)[unit.job];
-  float* const sequence = frames.first(plan.sequence) + job.first_entry;
-  put_span(frames, m, m + 1, plan, job, unit.index, sequence, {});
 }
 
 }  // namespace
@@ -428,29 +295,27 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan) {
   const std::size_t count = count_of_method<MethodId::chunk_topk>(layers);
   plan = {};
   if (count == 0) return;
-  SplitMaker groups(layout, count), spans(layout, count), sequence_spans(layout, count),
-      tiles(layout, count);
+  SplitMaker groups(layout, count), spans(layout, count), tiles(layout, count),
+      transforms(layout, count);
   const Sums sums = plan_jobs(layers, layout, plan, [&](Job& job) {
-    const bool tiled = job.has_tiles();
     groups.add(job.body.groups);
     plan.gap_words = std::max(
         plan.gap_words, static_cast<std::uint32_t>(divide_up(job.body.max_gap_bytes(), 4)) + 1);
     plan.upper_words = std::max(plan.upper_words,
                                 static_cast<std::uint32_t>(divide_up(job.body.group_slots(0), 32)));
-    spans.add(tiled ? 0 : divide_up(job.body.n, kSpan));
-    sequence_spans.add(tiled ? divide_up(job.body.n, kSpan) : 0);
-    tiles.add(tiled ? stacks_of(job.tiles) : 0);
+    spans.add(job.has_tiles() ? 0 : divide_up(job.body.n, kSpan));
+    const std::uint64_t stacks = job.has_tiles() ? stacks_of(job.tiles) : 0;
+    tiles.add(job.transforms() ? 0 : stacks);
+    transforms.add(job.transforms() ? stacks : 0);
   });
   plan.groups = groups.split();
   plan.spans = spans.split();
-  plan.sequence_spans = sequence_spans.split();
   plan.tiles = tiles.split();
-  plan.sequence = layout.call_scratch<float>(sums.entries);
+  plan.transforms = transforms.split();
   plan.broken = layout.zeroed<std::uint32_t>(count);
   plan.readable = layout.zeroed<std::uint32_t>(count);
   plan.places = layout.scratch<std::uint16_t>(sums.slots);
   plan.starts = layout.scratch<std::uint64_t>(sums.groups);
-  plan.sound = layout.scratch<std::uint32_t>(sums.groups);
 }
 
 void decode(const Frames& frames, const DecodePlan& plan, DecodeInto into, Queue& queue) {
@@ -458,15 +323,8 @@ void decode(const Frames& frames, const DecodePlan& plan, DecodeInto into, Queue
   queue.launch_blocks_each(read, divide_up(plan.groups.units, kTeams), frames.count, kLanes,
                            kTeams * (plan.gap_words + plan.upper_words) * sizeof(std::uint32_t),
                            frames, plan);
-  queue.launch_blocks(put, plan.spans.units, kScanThreads, 0, frames, plan, into);
-}
-
-void decode_in_turn(const Frames& frames, const MessageRange& turn, const DecodePlan& plan,
-                    DecodeInto into, Queue& queue) {
-  for (std::uint32_t m = turn.first; m < turn.first + turn.count; ++m) {
-    queue.launch_blocks(put_sequence, plan.sequence_spans.units, kScanThreads, 0, frames, m, plan);
-    add_sequences(frames, m, plan, into, queue);
-  }
+  put_entries(frames, plan, into, queue);
+  put_transforms(frames, plan, into, queue);
 }
 
 }  // namespace atomo::cuda::chunk_topk

@@ -15,6 +15,7 @@ set(ATOMO_CUDA_SOURCES
   cuda/atoms_rank.cu
   cuda/backend.cu
   cuda/chunk_draw.cu
+  cuda/chunk_put.cu
   cuda/chunk_topk_decode.cu
   cuda/container.cu
   cuda/container_begin.cu
@@ -45,6 +46,7 @@ set(ATOMO_CUDA_SOURCES
   cuda/streaming_part.cu
   cuda/svd.cu
   cuda/thinning.cu
+  cuda/tile_inverse.cu
   cuda/tile_transform.cu
   cuda/topk_decode.cu
 )

@@ -41,6 +41,11 @@ struct Stack {
     rows = height * count;
   }
   [[nodiscard]] __device__ std::uint64_t first_entry() const { return first * (height * width); }
+  /// Where a row of it begins in the tensor.
+  [[nodiscard]] __device__ std::uint64_t row_at(const Tiles& tiles, std::uint32_t row) const {
+    const std::uint32_t tile = row / height;
+    return tiles.first(first + tile) + (row - tile * height) * tiles.columns;
+  }
 };
 
 struct TileMemory {
@@ -57,10 +62,7 @@ struct TileMemory {
 /// By a whole block: where rows begin in the tensor.
 __device__ __forceinline__ void fill_rows(const Tiles& tiles, const Stack& stack,
                                           TileMemory& memory) {
-  if (threadIdx.x < stack.rows) {
-    memory.tensor_row[threadIdx.x] = tiles.first(stack.first + threadIdx.x / tiles.height) +
-                                     threadIdx.x % tiles.height * tiles.columns;
-  }
+  if (threadIdx.x < stack.rows) memory.tensor_row[threadIdx.x] = stack.row_at(tiles, threadIdx.x);
 }
 
 /// Where a place stands in a row of the memory.

@@ -2,24 +2,24 @@
 /// Reading top-k: marks and values of all messages of a call at once.
 ///
 /// Mapping, three launches. count_kept: a warp a segment of 4,096 entries of a message looks at what it
-/// states. open_bodies: a block a layer and message sums these up and checks the frame. read, or
-/// add_read of several messages: a warp a segment reads the marks of one message after the other into
-/// shared memory; then lanes take four neighbouring entries each and add what the messages have for
-/// them, in their order.
+/// states. open_bodies: a block a layer and message sums these up and checks the frame. Then, of one message,
+/// read: a warp a segment reads its marks into shared memory, and lanes put four neighbouring entries each. Or
+/// of several, add_read: a block a segment, in which a warp a message reads the marks, whose lanes have those
+/// of 128 entries each and ask for the values; then one message after the other is added to sums in shared
+/// memory.
 ///
 /// Traffic an entry: 4 bytes written (`add` reads 4 and writes the sectors that change), whatever the
 /// number of messages, and their bodies: the least possible.
 ///
-/// Shared memory: 4.6 KiB a warp and 512 bytes for gaps. Workspace: 80 bytes a segment and message.
-/// Determinism: an entry is one lane's, messages are added in order. Alignment: tensors as their
-/// entries, the message any.
+/// Shared memory: 1 KiB a warp (read), 24 KiB a block (add_read). Workspace: 80 bytes a segment and message.
+/// Determinism: messages are added in order, in each of them an entry is one lane's. Alignment: tensors as
+/// their entries, the message any.
 
 #include "cuda/topk_decode.cuh"
 
 #include <algorithm>
 
-#include "cuda/kept_entries.cuh"
-#include "cuda/row_sums.cuh"
+#include "cuda/kept_sums.cuh"
 #include "format/topk_body.hpp"
 
 namespace atomo::cuda::topk {
@@ -28,13 +28,9 @@ namespace {
 /// Warps of a block of `read`, at most: what shared memory holds with room for other blocks.
 constexpr unsigned kReadWarps = 4;
 
-/// Of a segment, what a warp has read of each message.
-struct SegmentOfMessages {
-  std::uint64_t word[kMessagesAtOnce][kSegmentWords];
-  const std::byte* values[kMessagesAtOnce];  ///< of its first kept entry
-};
+/// The marks of a segment, as a warp has read them.
 struct BlockSegments {
-  SegmentOfMessages of[kReadWarps];
+  std::uint64_t word[kReadWarps][kSegmentWords];
 };
 
 __global__ void count_kept(const Frames frames, const DecodePlan plan) {
@@ -65,31 +61,23 @@ __global__ void __launch_bounds__(kLongScanThreads, 1)
   if (!good) frame.refuse(job.layer, Status::corrupt);
 }
 
-/// By a whole warp: a bit for each message that has values for the segment, whose marks are then in
-/// `own`. Segments that hold what they state have k marks together, so every value belongs to one.
-__device__ std::uint32_t read_marks(const Frames& frames, const DecodePlan& plan, const UnitOf& at,
-                                    const DecodeJob& job, SegmentOfMessages& own) {
-  std::uint32_t sound = 0;
-#pragma unroll 1
-  for (std::uint32_t m = 0; m < frames.count; ++m) {
-    const Frame frame = frames[m];
-    const LayerState& layer = frame.layer(job.layer);
-    if (layer.decodes == 0 || frame(plan.readable)[at.job] == 0) continue;
-    const std::byte* const body = frame.message + layer.body_at;
-    std::uint64_t word[2];
-    if (!load_segment(frame, plan.marks, at, body, layer.bytes, word)) {
-      if (lane() == 0) frame.refuse(job.layer, Status::corrupt);
-      continue;
-    }
-    own.word[m][2 * lane()] = word[0];
-    own.word[m][2 * lane() + 1] = word[1];
-    if (lane() == 0)
-      own.values[m] = body + format::topk_values_at(frame(plan.marks.states)[at.job].bytes) +
-                      4 * frame(plan.marks.segment_states)[at.number].rank;
-    sound |= 1u << m;
+/// By a whole warp: the segment's marks of a message, 128 entries a lane, and where their values begin; null
+/// where it has none. Segments that hold what they state have k marks together, so every value belongs to one.
+__device__ const std::byte* read_marks(const Frame& frame, const DecodePlan& plan, const UnitOf& at,
+                                       const DecodeJob& job, std::uint64_t (&word)[2]) {
+  const LayerState& layer = frame.layer(job.layer);
+  if (layer.decodes == 0 || frame(plan.readable)[at.job] == 0) return nullptr;
+  const std::byte* const body = frame.message + layer.body_at;
+  if (!load_segment(frame, plan.marks, at, body, layer.bytes, word)) {
+    if (lane() == 0) frame.refuse(job.layer, Status::corrupt);
+    return nullptr;
   }
-  __syncwarp();
-  return sound;
+  return body + format::topk_values_at(frame(plan.marks.states)[at.job].bytes) +
+         4 * frame(plan.marks.segment_states)[at.number].rank;
+}
+
+__device__ float load_value(const std::byte* values, std::uint32_t rank) {
+  return __uint_as_float(load_word(values + 4 * std::uint64_t{rank}));
 }
 
 /// One message.
@@ -97,14 +85,18 @@ __global__ void read(const Frames frames, const DecodePlan plan, const DecodeInt
   const UnitOf at = unit_of_warp(frames.first, plan.marks.segments);
   if (!at) return;
   const DecodeJob& job = frames.first(plan.jobs)[at.job];
-  SegmentOfMessages& own = shared<BlockSegments>().of[warp_in_block()];
-  if (read_marks(frames, plan, at, job, own) == 0) return;
+  std::uint64_t* const own = shared<BlockSegments>().word[warp_in_block()];
+  std::uint64_t words[2];
+  const std::byte* const values = read_marks(frames.first, plan, at, job, words);
+  if (values == nullptr) return;
+  own[2 * lane()] = words[0];
+  own[2 * lane() + 1] = words[1];
+  __syncwarp();
   const SegmentRange range(job.n, at.index);
-  const std::byte* const values = own.values[0];
   bool good = true;
-  const auto word = [&](std::uint64_t w) { return own.word[0][w - range.begin / 64]; };
+  const auto word = [&](std::uint64_t w) { return own[w - range.begin / 64]; };
   const auto value = [&](std::uint32_t rank) {
-    const float v = __uint_as_float(load_word(values + 4 * std::uint64_t{rank}));
+    const float v = load_value(values, rank);
     good = good && is_finite(v);
     return v;
   };
@@ -112,57 +104,91 @@ __global__ void read(const Frames frames, const DecodePlan plan, const DecodeInt
   if (!good) frames.first.refuse(job.layer, Status::corrupt);
 }
 
-/// Several messages, added entry by entry in their order.
-__global__ void add_read(const Frames frames, const DecodePlan plan, const float alpha) {
-  const UnitOf at = unit_of_warp(frames.first, plan.marks.segments);
-  if (!at) return;
+/// A lane's marks of a message, the next of which were taken.
+struct LaneValues {
+  static constexpr unsigned kTogether = 4;
+  std::uint64_t low, high;  ///< marks that are left, of 64 entries each
+  std::uint32_t rank;       ///< of the first of these
+  std::uint32_t taken = 0;  ///< how many
+  std::uint32_t place[kTogether];
+  float value[kTogether];
+
+  __device__ void take(const std::byte* values) {
+    taken = 0;
+#pragma unroll
+    for (unsigned k = 0; k < kTogether; ++k) {
+      if ((low | high) == 0) continue;
+      const bool of_low = low != 0;
+      const std::uint64_t left = of_low ? low : high;
+      const auto bit = static_cast<std::uint32_t>(__ffsll(static_cast<long long>(left)) - 1);
+      low = of_low ? left & (left - 1) : 0;
+      high = of_low ? high : left & (left - 1);
+      place[k] = 128 * lane() + (of_low ? 0 : 64) + bit;
+      value[k] = load_value(values, rank + k);
+      taken = k + 1;
+    }
+    rank += taken;
+  }
+};
+
+/// Several messages, added entry by entry in their order: by a block of a warp for each.
+__global__ void __launch_bounds__(kMessagesAtOnce* kLanes, 4)
+    add_read(const Frames frames, const DecodePlan plan, const float alpha) {
+  const UnitOf at = find_unit_together(frames.first, plan.marks.segments, blockIdx.x);
   const DecodeJob& job = frames.first(plan.jobs)[at.job];
-  SegmentOfMessages& own = shared<BlockSegments>().of[warp_in_block()];
-  const std::uint32_t sound = read_marks(frames, plan, at, job, own);
-  if (sound == 0) return;
+  const std::uint32_t own = warp_in_block();
+  const DecodeInto into{true, alpha};
+  LaneValues marks;
+  std::uint64_t word[2];
+  const std::byte* const values = read_marks(frames[own], plan, at, job, word);
+  if (values != nullptr) {
+    marks.low = word[0], marks.high = word[1];
+    const auto count = static_cast<std::uint32_t>(__popcll(word[0]) + __popcll(word[1]));
+    std::uint32_t total;
+    marks.rank = warp_exclusive_sum(count, total);
+    marks.take(values);
+  }
+  const auto messages =
+      static_cast<std::uint32_t>(__syncthreads_count(values != nullptr && lane() == 0 ? 1 : 0));
+  if (messages == 0) return;
   const SegmentRange range(job.n, at.index);
   float* const y = frames.first.layer(job.layer).y;
-  std::uint32_t broken = 0;        // messages
-  std::uint32_t rank_of_lane = 0;  // lane m: entries that message m has marked so far
-  for (std::uint64_t base = range.begin; base < range.end; base += kKeptStep) {
-    const auto first = static_cast<std::uint32_t>(base - range.begin) / 64;
-    const std::uint64_t i = base + 4 * lane();
-    const unsigned shift = 4 * (lane() % (kLanes / 2));
-    const bool upper = lane() >= kLanes / 2;
-    float sum[4];
-    load_four(y, i, range.end, {true}, sum);
-    const float old[4] = {sum[0], sum[1], sum[2], sum[3]};
-#pragma unroll 1
-    for (std::uint32_t left = sound; left != 0;) {
-      const std::uint32_t m = take_message(left);
-      const std::uint64_t low = own.word[m][first], high = own.word[m][first + 1];
-      const std::uint64_t half = upper ? high : low;
-      const auto in_low = static_cast<std::uint32_t>(__popcll(low));
-      const std::uint32_t before = __shfl_sync(kAllLanes, rank_of_lane, static_cast<int>(m));
-      std::uint32_t rank =
-          before + (upper ? in_low : 0) +
-          static_cast<std::uint32_t>(__popcll(half & ((std::uint64_t{1} << shift) - 1)));
-      if (lane() == m) rank_of_lane += in_low + static_cast<std::uint32_t>(__popcll(high));
-      const auto bits = static_cast<unsigned>(half >> shift) & 15u;
-      const std::byte* const values = in_one(own.values[m]);
-      float v[4] = {};
-      if (bits != 0) {
-#pragma unroll
-        for (unsigned k = 0; k < 4; ++k) {
-          if (((bits >> k) & 1u) == 0) continue;
-          v[k] = __uint_as_float(load_word(values + 4 * std::uint64_t{rank++}));
-          broken |= is_finite(v[k]) ? 0 : 1u << m;
-        }
-      }
-#pragma unroll
-      for (unsigned k = 0; k < 4; ++k) sum[k] = sum[k] + (alpha * v[k]);
-    }
-    // A sum that changes nothing is not stored: most are, where few entries are marked.
-    if (i < range.end && differ(sum, old)) put_four(y, i, range.end, sum, {});
+  auto& sums = shared<KeptSums>();
+#pragma unroll 4
+  for (std::uint32_t i = 4 * threadIdx.x; i < kKeptSegment; i += 4 * blockDim.x) {
+    float four[4];
+    load_four(y, range.begin + i, range.end, into, four);
+    sums.begin(i, four);
   }
-  for (std::uint32_t m = 0; m < frames.count; ++m)
-    if ((broken >> m & 1u) != 0) frames[m].refuse(job.layer, Status::corrupt);
+  bool good = true;
+#pragma unroll 1
+  for (std::uint32_t m = 0; m < frames.count; ++m) {
+    __syncthreads();
+    if (m != own || values == nullptr) continue;
+    while (marks.taken != 0) {
+#pragma unroll
+      for (unsigned k = 0; k < LaneValues::kTogether; ++k) {
+        if (k >= marks.taken) continue;
+        sums.add(marks.place[k], marks.value[k], into);
+        good = good && is_finite(marks.value[k]);
+      }
+      marks.take(values);
+    }
+  }
+  if (!good) frames[own].refuse(job.layer, Status::corrupt);
+  __syncthreads();
+  const Absent absent(messages, into);
+  for (std::uint32_t i = 4 * threadIdx.x; i < kKeptSegment; i += 4 * blockDim.x) {
+    float sum[4], before[4];
+    for (unsigned k = 0; k < 4; ++k) before[k] = sums.at[i + k], sum[k] = absent.sum(sums, i + k);
+    // What stands there already is not stored: most does, where few entries are marked.
+    const bool kept = *reinterpret_cast<const std::uint32_t*>(sums.kept + i) != 0;
+    // From an address made of terms the compiler would store the four one by one.
+    if (range.begin + i < range.end && (kept || differ(sum, before)))
+      put_four(in_one(y + range.begin + i), 0, range.end - range.begin - i, sum, {});
+  }
 }
+static_assert(kMessagesAtOnce <= kMaxWarps);
 
 }  // namespace
 
@@ -192,7 +218,7 @@ void decode(const Frames& frames, const DecodePlan& plan, DecodeInto into, Queue
   if (frames.count == 1 || !into.add)
     queue.launch_blocks(read, blocks, warps * kLanes, 0, frames, plan, into);
   else
-    queue.launch_blocks(add_read, blocks, warps * kLanes, 0, frames, plan, into.alpha);
+    queue.launch_blocks(add_read, segments, frames.count * kLanes, 0, frames, plan, into.alpha);
 }
 
 }  // namespace atomo::cuda::topk

@@ -49,18 +49,20 @@ struct Outcome {
   std::vector<std::byte> y;
 };
 
-Outcome on_cpu(const Codec& codec, const Sent& sent, const Shape& shape, std::vector<std::byte> y) {
+Outcome on_cpu(const Codec& codec, const Sent& sent, const Shape& shape, std::vector<std::byte> y,
+               float alpha = -0.7f) {
   std::vector<std::byte> room(codec.decode_workspace_bytes(shape));
   Outcome outcome{Status::ok, std::vector<Status>(sent.size()), std::move(y)};
   const std::vector<ConstBytes> messages(sent.begin(), sent.end());
-  outcome.status = codec.decode_add_all(messages, -0.7f, {.data = outcome.y.data(), .shape = shape},
+  outcome.status = codec.decode_add_all(messages, alpha, {.data = outcome.y.data(), .shape = shape},
                                         {.workspace = room, .statuses = outcome.each.data()});
   return outcome;
 }
 
 /// `graph`: the call is captured, and what it launches is run from a graph.
 Outcome on_device(const Codec& codec, const Sent& sent, const Shape& shape,
-                  const std::vector<std::byte>& y, std::size_t shift, bool graph = false) {
+                  const std::vector<std::byte>& y, std::size_t shift, bool graph = false,
+                  float alpha = -0.7f) {
   const StreamOwner stream;
   const Received received(sent);
   const Memory out(y.size(), 4 * shift),
@@ -73,7 +75,7 @@ Outcome on_device(const Codec& codec, const Sent& sent, const Shape& shape,
   context.statuses = received.statuses();
   const auto add = [&](Stream on) {
     context.stream = on;
-    EXPECT_EQ(codec.decode_add_all(received.bytes, -0.7f, {out.data(), DType::f32, shape, kDevice},
+    EXPECT_EQ(codec.decode_add_all(received.bytes, alpha, {out.data(), DType::f32, shape, kDevice},
                                    context),
               Status::ok);
   };
@@ -126,6 +128,41 @@ TEST_P(DeviceAddAll, SumsAreTheCpus) {
       expect_alike(on_device(codec, sent, shape, y, shift++ % 4), expected);
     }
   }
+}
+
+/// Messages of few entries, added to -0: `x(i, m)` is entry i of message m.
+void expect_sums_of_few(const Codec& codec, const Shape& shape, std::size_t messages, float alpha,
+                        auto x) {
+  const auto y = entries_of(std::vector<float>(shape.elements(), -0.0f));
+  for (std::size_t m = 0; m < 2 * messages; ++m) {  // each alone, and with all behind it
+    Sent sent;
+    for (std::size_t k = m / 2; k < (m % 2 == 0 ? m / 2 + 1 : messages); ++k) {
+      std::vector<float> own(shape.elements());
+      for (std::size_t i = 0; i < own.size(); ++i) own[i] = x(i, k);
+      sent.push_back(encode_on_cpu(codec, own, shape, {.seed = 9}).bytes);
+    }
+    SCOPED_TRACE(codec.to_string() + ", " + shape.to_string());
+    const Outcome expected = on_cpu(codec, sent, shape, y, alpha);
+    expect_alike(on_device(codec, sent, shape, y, 0, false, alpha), expected);
+  }
+}
+
+/// An entry whose values become -0 stays -0 where all messages keep it; where one does not, 0 is added.
+TEST(DeviceAddAllOfFewEntries, SignsOfZerosAreTheCpus) {
+  const auto x = [](auto i, auto m) { return i % (7 * m + 7) == 0 ? -0x1p-149f : 0.0f; };
+  for (const float alpha : {0.5f, -0.5f, 1.0f})
+    for (const char* const spec : {"topk:keep=0.25", "topk:chunk=64,k=16,values=f32,tile=32",
+                                   "topk:chunk=64,k=16,values=f32", "demo"})
+      expect_sums_of_few(Codec::parse(spec), {67, 131}, 3, alpha, x);
+}
+
+/// Sums of a transform are rounded to zeros of either sign, before and behind a usual message.
+TEST(DeviceAddAllOfFewEntries, SmallTransformsAreTheCpus) {
+  constexpr float kHeights[] = {0x1p-130f, -0x1p-131f, 1.0f, 0x1p-132f, -0x1.9p-129f};
+  const auto x = [&](auto i, auto m) { return i % 1111 == 11 * m ? kHeights[m] : 0.0f; };
+  for (const Shape& shape : {Shape{64, 128}, Shape{50, 64}, Shape{320}})
+    for (const char* const spec : {"demo", "topk:chunk=64,k=16,values=f32,dct=32"})
+      expect_sums_of_few(Codec::parse(spec), shape, 5, 1.0f, x);
 }
 
 /// A message that fails its checksum is left out, and no other.
