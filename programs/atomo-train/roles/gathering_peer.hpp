@@ -22,7 +22,8 @@ class GatheringPeer : public Peer {
 
   /// A new payload, with the draws of `step`. `computing`: back-propagation goes on between its
   /// layers, so what encoding can do for a layer alone is done when it comes, where the process has
-  /// a thread to spare.
+  /// a thread to spare; and what comes has the step's loss scale, which a memory does not see: it is
+  /// divided out in front of it, in host memory, and `decode_mean` gives it back.
   void begin_payload(std::uint32_t step, bool computing);
   /// A layer of this rank's array, in the memory that the network computes in or the host's.
   void put(std::size_t layer, std::span<const float> values);
@@ -45,11 +46,17 @@ class GatheringPeer : public Peer {
   [[nodiscard]] std::span<float> decode_mean(std::uint32_t step);
 
  private:
+  /// A layer of gradients without what a memory does not see.
+  [[nodiscard]] std::span<const float> divided(std::size_t layer, std::span<const float> values);
+
   std::unique_ptr<Exchange> exchange_;
   std::optional<SquaresExchange> squares_;  ///< where the second moment comes from them
   bool tells_squares_ = false;              ///< at this step
-  std::vector<float> exact_;  ///< this rank's gradients, where the second moment is of them
-  double scale_ = 1;          ///< of its gradients
+  std::vector<float> exact_;    ///< this rank's gradients, where the second moment is of them
+  double scale_ = 1;            ///< of its gradients
+  bool remembers_ = false;      ///< a codec has a memory
+  float divisor_ = 1;           ///< the scale, where the payload is of gradients and one has
+  std::vector<float> divided_;  ///< gradients without it
 };
 
 }  // namespace train
