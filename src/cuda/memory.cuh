@@ -19,14 +19,15 @@ struct MemoryJob {
   std::uint64_t n = 0;
   std::uint64_t first_unit = 0;  ///< among those of all jobs
   std::uint64_t units = 0;
-  std::uint64_t at = 0;     ///< bytes from the start of all memories to what is kept
-  std::uint64_t pitch = 0;  ///< from there to v, behind u
+  std::uint64_t at = 0;      ///< bytes from the start of all memories to what is kept
+  std::uint64_t pitch = 0;   ///< from there to v, behind u
+  std::uint64_t values = 0;  ///< from the start of e, u or v to its values, behind their scales
   std::uint64_t other =
       0;  ///< from there to what was kept before, and is written next; 0: in place
   std::uint32_t layer = 0;  ///< of the model
   float factor = 1, scale = 1;
   MemoryPlan::Rule rule = MemoryPlan::Rule::none;
-  DType dtype = DType::f32;
+  math::KeptType type = math::KeptType::f32;
 };
 
 /// Which of the two is kept, of a job.

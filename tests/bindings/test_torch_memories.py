@@ -76,7 +76,8 @@ def of_coder(coder):
     return {name: coder.compressor.memory(name) for name in coder.layers}
 
 
-@pytest.mark.parametrize("policy", ["ef+topk:keep=5", "dgc:momentum=0.9+topk:keep=5", "momentum:beta=0.9+sign:scale=mean"])
+@pytest.mark.parametrize("policy", ["ef+topk:keep=5", "dgc:momentum=0.9+topk:keep=5", "momentum:beta=0.9+sign:scale=mean",
+                                    "dgc:memory=int8+topk:keep=5"])
 def test_a_step_is_taken_back_without_a_copy(policy, monkeypatch):
     draw = torch.Generator().manual_seed(1)
     coder = Coder(policy, 1)
