@@ -5,9 +5,9 @@
 /// entries, whose levels are equally far apart up to the block's largest magnitude. Rounding to int8 is
 /// stochastic, in whole numbers and single f32 operations, so that every backend finds the same.
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 
 #include "core/half.hpp"
 #include "core/host_device.hpp"
@@ -42,9 +42,9 @@ inline constexpr int kInt8Levels = 127;         ///< above 0; as many below
 
 /// A magnitude as levels of int8 count it; what is no number counts as the largest.
 [[nodiscard]] ATOMO_HD constexpr float int8_magnitude(float v) noexcept {
-  constexpr float kMost = std::numeric_limits<float>::max();
-  const float magnitude = v < 0 ? -v : v;
-  return magnitude < kMost ? magnitude : kMost;
+  constexpr std::uint32_t kMost = 0x7F7FFFFF;
+  const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(v) & 0x7FFFFFFFu;
+  return std::bit_cast<float>(magnitude < kMost ? magnitude : kMost);
 }
 
 /// The last level whose value is not above a magnitude, and how many of 2^32 draws go up from it.

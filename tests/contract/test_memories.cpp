@@ -459,7 +459,7 @@ TEST(Memories, AreRefusedWhereTheyMakeNoSense) {
       {"ef:decay=1.5+sign", "from 0 to 1"},
       {"ef:scale=contract+atomo:bits=1", "no omega is known"},
       {"ef:scale=contract+topk:keep=0.1", "is biased"},
-      {"dgc:memory=f16+topk:keep=0.1", "bf16, int8"},
+      {"dgc:memory=f16+topk:keep=0.1", "f32, bf16 or int8"},
       {"momentum:decay=0.9+topk:keep=0.1", "unknown key 'decay'"},
       {"dcg+topk:keep=0.1", "the nearest is dgc"}};
   for (const auto& [spec, says] : wrong)
