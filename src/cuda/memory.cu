@@ -134,10 +134,11 @@ __global__ void form_inputs(const Frame frame, const MemoryRange range, bool sca
 
 /// By a whole warp: eight values a lane to the entries from i on, which draw as those from `entry` on. Lanes
 /// from `end` on hold zeros and write nothing.
+template <KeptType kType>
 __device__ void round_to_kept(const MemoryJob& job, const HalfDraws& draws, const float (&v)[8],
                               std::uint64_t entry, std::uint64_t i, std::uint64_t end,
                               std::byte* vector) {
-  if (job.type == KeptType::bf16) {
+  if constexpr (kType == KeptType::bf16) {
     if (i >= end) return;
     bool overflow = false;
     std::uint16_t h[8];
@@ -147,56 +148,65 @@ __device__ void round_to_kept(const MemoryJob& job, const HalfDraws& draws, cons
       reinterpret_cast<ushort4*>(vector)[(i + k) / 4] =
           make_ushort4(h[k], h[k + 1], h[k + 2], h[k + 3]);
     }
-    return;
-  }
-  std::uint32_t largest = 0;  // magnitudes order as their bits do
+  } else {
+    std::uint32_t largest = 0;  // magnitudes order as their bits do
 #pragma unroll
-  for (const float x : v) largest = std::max(largest, __float_as_uint(math::int8_magnitude(x)));
-  const float scale = __uint_as_float(warp_max(largest));
-  if (i >= end) return;
-  if (lane() == 0) reinterpret_cast<float*>(vector)[i / math::kInt8Block] = scale;
-  const PhiloxWords words = draws.first(entry / 8);
-  std::uint32_t codes[2] = {0, 0};
+    for (const float x : v) largest = std::max(largest, __float_as_uint(math::int8_magnitude(x)));
+    const float scale = __uint_as_float(warp_max(largest));
+    if (i >= end) return;
+    if (lane() == 0) reinterpret_cast<float*>(vector)[i / math::kInt8Block] = scale;
+    const PhiloxWords words = draws.first(entry / 8);
+    std::uint32_t codes[2] = {0, 0};
 #pragma unroll
-  for (unsigned k = 0; k < 8; ++k) {
-    const ShortDraw draw{half_of(words, k), &draws.further, entry + k};
-    const auto code = static_cast<std::uint8_t>(math::int8_code(v[k], scale, draw));
-    codes[k / 4] |= std::uint32_t{code} << (8 * (k % 4));
+    for (unsigned k = 0; k < 8; ++k) {
+      const ShortDraw draw{half_of(words, k), &draws.further, entry + k};
+      const auto code = static_cast<std::uint8_t>(math::int8_code(v[k], scale, draw));
+      codes[k / 4] |= std::uint32_t{code} << (8 * (k % 4));
+    }
+    reinterpret_cast<uint2*>(vector + job.values)[i / 8] = make_uint2(codes[0], codes[1]);
   }
-  reinterpret_cast<uint2*>(vector + job.values)[i / 8] = make_uint2(codes[0], codes[1]);
 }
 
-/// What is left of entries [first, end) in fewer bits; `from` and `to` may be one.
+/// What was formed of u, or 0 where the message took something: of what it left, eight entries from i on.
+__device__ void velocity_of_left(const MemoryJob& job, const Entries& g, const std::byte* from,
+                                 std::uint64_t i, std::uint64_t end, float (&left)[8]) {
+#pragma unroll
+  for (unsigned part = 0; part < 8; part += 4) {
+    if (i + part >= end) continue;
+    float x[4], u[4], v[4];
+    g.four(i + part, job.n, x);
+    kept_four(job, from, i + part, u);
+    kept_four(job, from + job.pitch, i + part, v);
+#pragma unroll
+    for (unsigned k = 0; k < 4; ++k) {
+      const Velocity of = with_velocity(x[k], job.factor, u[k], v[k]);
+      left[part + k] = i + part + k < end ? kept_velocity(of, left[part + k]) : 0.0f;
+    }
+  }
+}
+
+/// What is left of entries [first, end) in fewer bits; `from` and `to` may be one. Of a velocity u comes first, and
+/// what is left is read again from a cache: half the registers.
+template <KeptType kType, Rule kRule>
 __device__ void keep_rounded(const Frame& frame, std::uint32_t layer, const MemoryJob& job,
                              const float* left, std::uint64_t first, std::uint64_t end,
                              const std::byte* from, std::byte* to) {
   const Key key = frame.key(layer);
   const HalfDraws draws{Philox(key, Purpose::memory), Philox(key, Purpose::memory_low)};
-  const bool velocity = job.rule == Rule::velocity;
   const Entries g{frame.layer(layer).callers, frame.layer(layer).callers_dtype};
+  constexpr bool kVelocity = kRule == Rule::velocity;
 #pragma unroll 1
   for (std::uint64_t turn = first; turn < end; turn += math::kInt8Block) {
     const std::uint64_t i = turn + 8 * lane();
-    float rest[8];
-    eight_entries({left, DType::f32}, i, end, rest);
-    if (velocity) {
-      float moved[8] = {};
-#pragma unroll
-      for (unsigned part = 0; part < 8; part += 4) {
-        if (i + part >= end) continue;
-        float x[4], u[4], v[4];
-        g.four(i + part, job.n, x);
-        kept_four(job, from, i + part, u);
-        kept_four(job, from + job.pitch, i + part, v);
-#pragma unroll
-        for (unsigned k = 0; k < 4; ++k) {
-          const Velocity of = with_velocity(x[k], job.factor, u[k], v[k]);
-          moved[part + k] = i + part + k < end ? kept_velocity(of, rest[part + k]) : 0.0f;
-        }
-      }
-      round_to_kept(job, draws, moved, math::first_draw_of_velocity(job.n) + i, i, end, to);
+#pragma unroll 1
+    for (unsigned vector = kVelocity ? 0 : 1; vector < 2; ++vector) {  // u, what is left
+      float v[8];
+      eight_entries({left, DType::f32}, i, end, v);
+      if (kVelocity && vector == 0) velocity_of_left(job, g, from, i, end, v);
+      const std::uint64_t entry = vector == 0 ? math::first_draw_of_velocity(job.n) + i : i;
+      round_to_kept<kType>(job, draws, v, entry, i, end,
+                           kVelocity && vector == 1 ? to + job.pitch : to);
     }
-    round_to_kept(job, draws, rest, i, i, end, velocity ? to + job.pitch : to);
   }
 }
 
@@ -223,16 +233,18 @@ __device__ Status status_of_own(const MessageState& state) {
   return state.fault != 0 ? static_cast<Status>(~state.fault & 0xFFFFu) : Status::ok;
 }
 
+/// Of the layers of one rule that are kept in one type: those of few registers do not wait for those of many.
+template <KeptType kType, Rule kRule>
 __global__ void keep_unsent(const Frame frame, const MemoryRange range, Status* status) {
   const MemoryUnit unit = unit_of(range);
-  if (unit.job == nullptr) return;
+  if (unit.job == nullptr || unit.job->type != kType || unit.job->rule != kRule) return;
   const MessageState& state = frame.state();
   const Status own = status_of_own(state);
   const bool moves = !failed(own) && state.non_finite == 0;
   if (unit.index == 0 && lane() == 0) {
     unit.side->moved = moves ? 1 : 0;
     if (moves) unit.side->now = unit.side->from ^ 1u;
-    if (warp_in_grid() == 0 && failed(own) && status != nullptr) *status = own;
+    if (failed(own) && status != nullptr) *status = own;
   }
   if (!moves) return;
   const MemoryJob job = *unit.job;
@@ -242,9 +254,9 @@ __global__ void keep_unsent(const Frame frame, const MemoryRange range, Status* 
   std::byte* const to = range.memory + job.at + (side ^ 1u) * job.other;
   const std::uint64_t first = unit.index * kMemoryUnit;
   const std::uint64_t end = std::min(first + kMemoryUnit, job.n);
-  if (job.type != KeptType::f32) {
-    keep_rounded(frame, unit.layer, job, layer.y, first, end, from, to);
-  } else if (job.rule == Rule::velocity) {
+  if constexpr (kType != KeptType::f32) {
+    keep_rounded<kType, kRule>(frame, unit.layer, job, layer.y, first, end, from, to);
+  } else if constexpr (kRule == Rule::velocity) {
     keep_velocity(job, {layer.callers, layer.callers_dtype}, layer.y, first, end, from, to);
   } else {
     for (std::uint64_t i = first + 4 * lane(); i < end; i += 4 * kLanes) {
@@ -329,6 +341,8 @@ MemoryRange Memories::range(std::size_t first, std::size_t count) const noexcept
   range.first_unit = begin->first_unit;
   range.units = (end - 1)->first_unit + (end - 1)->units - begin->first_unit;
   range.scales = std::any_of(begin, end, [](const MemoryJob& j) { return j.scale != 1; });
+  for (auto job = begin; job != end; ++job)
+    range.kinds |= MemoryRange::bit_of(job->rule, job->type);
   return range;
 }
 
@@ -382,7 +396,18 @@ void form(const Frame& frame, const MemoryRange& range, bool scaled, Queue& queu
 }
 
 void keep(const Frame& frame, const MemoryRange& range, Status* status, Queue& queue) {
-  queue.launch_warps(keep_unsent, range.units, frame, range, status);
+  const auto keep_those = [&](KeptType type, auto residuals, auto velocities) {
+    if (range.has(Rule::residual, type))
+      queue.launch_warps(residuals, range.units, frame, range, status);
+    if (range.has(Rule::velocity, type))
+      queue.launch_warps(velocities, range.units, frame, range, status);
+  };
+  keep_those(KeptType::f32, keep_unsent<KeptType::f32, Rule::residual>,
+             keep_unsent<KeptType::f32, Rule::velocity>);
+  keep_those(KeptType::bf16, keep_unsent<KeptType::bf16, Rule::residual>,
+             keep_unsent<KeptType::bf16, Rule::velocity>);
+  keep_those(KeptType::int8, keep_unsent<KeptType::int8, Rule::residual>,
+             keep_unsent<KeptType::int8, Rule::velocity>);
 }
 
 void take_back(const MemoryRange& range, const Status* only_if, Queue& queue) {

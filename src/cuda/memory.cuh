@@ -45,7 +45,15 @@ struct MemoryRange {
   std::uint32_t count = 0;
   std::uint32_t first_layer = 0;  ///< of the message, among those of the model
   std::uint64_t first_unit = 0, units = 0;
-  bool scales = false;  ///< a codec is given x times a scale
+  std::uint32_t kinds = 0;  ///< rules and types of what layers keep, a bit each pair
+  bool scales = false;      ///< a codec is given x times a scale
+
+  [[nodiscard]] static std::uint32_t bit_of(MemoryPlan::Rule rule, math::KeptType type) noexcept {
+    return 1u << (8 * static_cast<unsigned>(rule) + static_cast<unsigned>(type));
+  }
+  [[nodiscard]] bool has(MemoryPlan::Rule rule, math::KeptType type) const noexcept {
+    return (kinds & bit_of(rule, type)) != 0;
+  }
 };
 
 /// What encoding a message with memories is given.
@@ -95,7 +103,7 @@ class Memories {
 void form(const Frame& frame, const MemoryRange& range, bool scaled, Queue& queue);
 /// What the message left of it, which stands where the message was decoded to, is kept; nothing moves where
 /// a layer of the message is not finite. `status`, a device word or null, is told of a message that
-/// could not be read. One launch.
+/// could not be read. One launch of each rule and type that layers have.
 void keep(const Frame& frame, const MemoryRange& range, Status* status, Queue& queue);
 /// What the last message of each layer moved becomes what it was, where `only_if`, a device word, is null
 /// or has `non_finite`. One launch.
