@@ -134,11 +134,11 @@ __global__ void form_inputs(const Frame frame, const MemoryRange range, bool sca
 
 /// By a whole warp: eight values a lane to the entries from i on, which draw as those from `entry` on. Lanes
 /// from `end` on hold zeros and write nothing.
-template <KeptType kType>
+template <unsigned kBytes>
 __device__ void round_to_kept(const MemoryJob& job, const HalfDraws& draws, const float (&v)[8],
                               std::uint64_t entry, std::uint64_t i, std::uint64_t end,
                               std::byte* vector) {
-  if constexpr (kType == KeptType::bf16) {
+  if constexpr (kBytes == 2) {
     if (i >= end) return;
     bool overflow = false;
     std::uint16_t h[8];
@@ -187,25 +187,24 @@ __device__ void velocity_of_left(const MemoryJob& job, const Entries& g, const s
 
 /// What is left of entries [first, end) in fewer bits; `from` and `to` may be one. Of a velocity u comes first, and
 /// what is left is read again from a cache: half the registers.
-template <KeptType kType, Rule kRule>
+template <unsigned kBytes, unsigned kVectors>
 __device__ void keep_rounded(const Frame& frame, std::uint32_t layer, const MemoryJob& job,
                              const float* left, std::uint64_t first, std::uint64_t end,
                              const std::byte* from, std::byte* to) {
   const Key key = frame.key(layer);
   const HalfDraws draws{Philox(key, Purpose::memory), Philox(key, Purpose::memory_low)};
   const Entries g{frame.layer(layer).callers, frame.layer(layer).callers_dtype};
-  constexpr bool kVelocity = kRule == Rule::velocity;
 #pragma unroll 1
   for (std::uint64_t turn = first; turn < end; turn += math::kInt8Block) {
     const std::uint64_t i = turn + 8 * lane();
 #pragma unroll 1
-    for (unsigned vector = kVelocity ? 0 : 1; vector < 2; ++vector) {  // u, what is left
+    for (unsigned vector = 2 - kVectors; vector < 2; ++vector) {  // u, what is left
       float v[8];
       eight_entries({left, DType::f32}, i, end, v);
-      if (kVelocity && vector == 0) velocity_of_left(job, g, from, i, end, v);
+      if (vector == 0) velocity_of_left(job, g, from, i, end, v);
       const std::uint64_t entry = vector == 0 ? math::first_draw_of_velocity(job.n) + i : i;
-      round_to_kept<kType>(job, draws, v, entry, i, end,
-                           kVelocity && vector == 1 ? to + job.pitch : to);
+      round_to_kept<kBytes>(job, draws, v, entry, i, end,
+                            kVectors == 2 && vector == 1 ? to + job.pitch : to);
     }
   }
 }
@@ -233,11 +232,12 @@ __device__ Status status_of_own(const MessageState& state) {
   return state.fault != 0 ? static_cast<Status>(~state.fault & 0xFFFFu) : Status::ok;
 }
 
-/// Of the layers of one rule that are kept in one type: those of few registers do not wait for those of many.
-template <KeptType kType, Rule kRule>
+/// Of the layers of which so many vectors are kept, of so many bytes a value: those of few registers do not wait
+/// for those of many.
+template <unsigned kBytes, unsigned kVectors>
 __global__ void keep_unsent(const Frame frame, const MemoryRange range, Status* status) {
   const MemoryUnit unit = unit_of(range);
-  if (unit.job == nullptr || unit.job->type != kType || unit.job->rule != kRule) return;
+  if (unit.job == nullptr || unit.job->bytes != kBytes || unit.job->vectors != kVectors) return;
   const MessageState& state = frame.state();
   const Status own = status_of_own(state);
   const bool moves = !failed(own) && state.non_finite == 0;
@@ -254,9 +254,9 @@ __global__ void keep_unsent(const Frame frame, const MemoryRange range, Status* 
   std::byte* const to = range.memory + job.at + (side ^ 1u) * job.other;
   const std::uint64_t first = unit.index * kMemoryUnit;
   const std::uint64_t end = std::min(first + kMemoryUnit, job.n);
-  if constexpr (kType != KeptType::f32) {
-    keep_rounded<kType, kRule>(frame, unit.layer, job, layer.y, first, end, from, to);
-  } else if constexpr (kRule == Rule::velocity) {
+  if constexpr (kBytes != 4) {
+    keep_rounded<kBytes, kVectors>(frame, unit.layer, job, layer.y, first, end, from, to);
+  } else if constexpr (kVectors == 2) {
     keep_velocity(job, {layer.callers, layer.callers_dtype}, layer.y, first, end, from, to);
   } else {
     for (std::uint64_t i = first + 4 * lane(); i < end; i += 4 * kLanes) {
@@ -312,6 +312,8 @@ Memories::Memories(std::span<const LayerPlan> layers, bool takes_back) {
     job.scale = memory.scale;
     job.rule = memory.rule;
     job.type = memory.type;
+    job.bytes = static_cast<std::uint8_t>(math::value_bytes(memory.type, 1));
+    job.vectors = static_cast<std::uint8_t>(memory.vectors());
     units += job.units;
     bytes_ += kept + job.other;
     jobs_.push_back(job);
@@ -342,7 +344,7 @@ MemoryRange Memories::range(std::size_t first, std::size_t count) const noexcept
   range.units = (end - 1)->first_unit + (end - 1)->units - begin->first_unit;
   range.scales = std::any_of(begin, end, [](const MemoryJob& j) { return j.scale != 1; });
   for (auto job = begin; job != end; ++job)
-    range.kinds |= MemoryRange::bit_of(job->rule, job->type);
+    range.kinds |= MemoryRange::bit_of(job->bytes, job->vectors);
   return range;
 }
 
@@ -352,14 +354,13 @@ Status Memories::each_part(std::size_t layer, std::size_t bytes, Copy copy) cons
   if (one.count == 0) return bytes == 0 ? Status::ok : Status::shape_mismatch;
   const MemoryJob& job = jobs_[static_cast<std::size_t>(
       one.sides - reinterpret_cast<const MemorySide*>(sides_.get()))];
-  const std::size_t vectors = job.rule == Rule::velocity ? 2 : 1;
   const std::size_t scales = math::scale_bytes(job.type, job.n);
   const std::size_t values = math::value_bytes(job.type, job.n);
-  if (bytes != vectors * (scales + values)) return Status::shape_mismatch;
+  if (bytes != job.vectors * (scales + values)) return Status::shape_mismatch;
   MemorySide side;
   bool done = cudaDeviceSynchronize() == cudaSuccess &&
               cudaMemcpy(&side, one.sides, sizeof side, cudaMemcpyDeviceToHost) == cudaSuccess;
-  for (std::size_t v = 0; v < vectors && done; ++v) {
+  for (std::size_t v = 0; v < job.vectors && done; ++v) {
     std::byte* const vector = memory_.get() + job.at + side.now * job.other + v * job.pitch;
     const std::size_t at = v * (scales + values);
     done = (scales == 0 || copy(vector, at, scales) == cudaSuccess) &&
@@ -396,18 +397,13 @@ void form(const Frame& frame, const MemoryRange& range, bool scaled, Queue& queu
 }
 
 void keep(const Frame& frame, const MemoryRange& range, Status* status, Queue& queue) {
-  const auto keep_those = [&](KeptType type, auto residuals, auto velocities) {
-    if (range.has(Rule::residual, type))
-      queue.launch_warps(residuals, range.units, frame, range, status);
-    if (range.has(Rule::velocity, type))
-      queue.launch_warps(velocities, range.units, frame, range, status);
+  const auto keep_those = [&](unsigned bytes, auto of_one, auto of_two) {
+    if (range.has(bytes, 1)) queue.launch_warps(of_one, range.units, frame, range, status);
+    if (range.has(bytes, 2)) queue.launch_warps(of_two, range.units, frame, range, status);
   };
-  keep_those(KeptType::f32, keep_unsent<KeptType::f32, Rule::residual>,
-             keep_unsent<KeptType::f32, Rule::velocity>);
-  keep_those(KeptType::bf16, keep_unsent<KeptType::bf16, Rule::residual>,
-             keep_unsent<KeptType::bf16, Rule::velocity>);
-  keep_those(KeptType::int8, keep_unsent<KeptType::int8, Rule::residual>,
-             keep_unsent<KeptType::int8, Rule::velocity>);
+  keep_those(4, keep_unsent<4, 1>, keep_unsent<4, 2>);
+  keep_those(2, keep_unsent<2, 1>, keep_unsent<2, 2>);
+  keep_those(1, keep_unsent<1, 1>, keep_unsent<1, 2>);
 }
 
 void take_back(const MemoryRange& range, const Status* only_if, Queue& queue) {

@@ -28,6 +28,7 @@ struct MemoryJob {
   float factor = 1, scale = 1;
   MemoryPlan::Rule rule = MemoryPlan::Rule::none;
   math::KeptType type = math::KeptType::f32;
+  std::uint8_t bytes = 4, vectors = 1;  ///< of a value; that are kept
 };
 
 /// Which of the two is kept, of a job.
@@ -45,14 +46,14 @@ struct MemoryRange {
   std::uint32_t count = 0;
   std::uint32_t first_layer = 0;  ///< of the message, among those of the model
   std::uint64_t first_unit = 0, units = 0;
-  std::uint32_t kinds = 0;  ///< rules and types of what layers keep, a bit each pair
+  std::uint32_t kinds = 0;  ///< of jobs: bytes of a value and vectors, a bit each pair
   bool scales = false;      ///< a codec is given x times a scale
 
-  [[nodiscard]] static std::uint32_t bit_of(MemoryPlan::Rule rule, math::KeptType type) noexcept {
-    return 1u << (8 * static_cast<unsigned>(rule) + static_cast<unsigned>(type));
+  [[nodiscard]] static std::uint32_t bit_of(unsigned bytes, unsigned vectors) noexcept {
+    return 1u << (2 * bytes + vectors);
   }
-  [[nodiscard]] bool has(MemoryPlan::Rule rule, math::KeptType type) const noexcept {
-    return (kinds & bit_of(rule, type)) != 0;
+  [[nodiscard]] bool has(unsigned bytes, unsigned vectors) const noexcept {
+    return (kinds & bit_of(bytes, vectors)) != 0;
   }
 };
 
@@ -103,7 +104,8 @@ class Memories {
 void form(const Frame& frame, const MemoryRange& range, bool scaled, Queue& queue);
 /// What the message left of it, which stands where the message was decoded to, is kept; nothing moves where
 /// a layer of the message is not finite. `status`, a device word or null, is told of a message that
-/// could not be read. One launch of each rule and type that layers have.
+/// could not be read. One launch of each
+/// number of vectors and type that layers have.
 void keep(const Frame& frame, const MemoryRange& range, Status* status, Queue& queue);
 /// What the last message of each layer moved becomes what it was, where `only_if`, a device word, is null
 /// or has `non_finite`. One launch.
