@@ -9,6 +9,7 @@
 
 #include "format/kind.hpp"
 #include "format/layer_record.hpp"
+#include "math/kept_values.hpp"
 #include "math/selection.hpp"
 #include "price/budget.hpp"
 #include "price/price_rule.hpp"
@@ -23,14 +24,17 @@ struct MemoryPlan {
     velocity = 2,  ///< u <- factor u + g; x = v + u; v <- x - c; u <- 0 where c was sent
   };
   Rule rule = Rule::none;
-  DType dtype = DType::f32;  ///< of what is kept: f32, or bf16 of a residual
+  math::KeptType type = math::KeptType::f32;  ///< of what is kept
   float factor = 1;
   float scale = 1;  ///< the codec is given x times this
 
-  /// That are kept of a layer of n entries: e, or u and behind it v.
+  /// That are kept of a layer: e, or u and behind it v.
+  [[nodiscard]] std::size_t vectors() const noexcept {
+    return rule == Rule::none ? 0 : rule == Rule::velocity ? 2 : 1;
+  }
+  /// Of a layer of n entries.
   [[nodiscard]] std::size_t bytes(std::size_t n) const noexcept {
-    if (rule == Rule::none) return 0;
-    return (rule == Rule::velocity ? 2 : 1) * n * size_of(dtype);
+    return vectors() * math::kept_bytes(type, n);
   }
 };
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cpu/halves.hpp"
 #include "cpu/memory.hpp"
 
 namespace atomo::codec {
@@ -16,7 +15,7 @@ MemoryPlan memory_plan(const Stages& stages) noexcept {
   const MemoryOptions& options = *stages.memory;
   MemoryPlan plan;
   plan.rule = options.rule == MemoryOptions::Rule::dgc ? Rule::velocity : Rule::residual;
-  plan.dtype = options.dtype;
+  plan.type = options.type;
   plan.factor = static_cast<float>(options.factor);
   if (options.contract) plan.scale = static_cast<float>(1 / (1 + *stages.body->traits().omega));
   return plan;
@@ -24,22 +23,41 @@ MemoryPlan memory_plan(const Stages& stages) noexcept {
 
 std::vector<float> unsent(const MemoryPlan& plan, std::size_t n, ConstBytes bytes) {
   std::vector<float> values(n);
-  if (n == 0) return values;
-  if (plan.dtype == DType::f32) {
-    std::memcpy(values.data(), bytes.last(n * sizeof(float)).data(), n * sizeof(float));
-  } else {
-    widen_halves(bytes.data(), plan.dtype, n, values.data(), nullptr);
-  }
+  copy_unsent(plan, bytes.data(), n, values.data());
   return values;
 }
 
-bool is_sound(const MemoryPlan& plan, ConstBytes bytes) noexcept {
-  const std::size_t size = size_of(plan.dtype);
-  for (std::size_t at = 0; at < bytes.size(); at += size) {
-    // The exponent's bits are the upper ones of both.
+namespace {
+
+/// f32 or bf16 of `size` bytes, without Inf and NaN. The exponent's bits are the upper ones of both.
+bool are_finite(ConstBytes values, std::size_t size) noexcept {
+  for (std::size_t at = 0; at < values.size(); at += size) {
     std::uint16_t upper = 0;
-    std::memcpy(&upper, bytes.data() + at + size - 2, 2);
+    std::memcpy(&upper, values.data() + at + size - 2, 2);
     if ((upper & 0x7F80u) == 0x7F80u) return false;
+  }
+  return true;
+}
+
+/// Scales and codes as rounding to int8 gives them.
+bool are_blocks(ConstBytes scales, ConstBytes codes) noexcept {
+  if (!are_finite(scales, sizeof(float))) return false;
+  for (std::size_t at = sizeof(float) - 1; at < scales.size(); at += sizeof(float)) {
+    if ((scales[at] & std::byte{0x80}) != std::byte{0}) return false;
+  }
+  return std::ranges::find(codes, std::byte{0x80}) == codes.end();
+}
+
+}  // namespace
+
+bool is_sound(const MemoryPlan& plan, std::size_t n, ConstBytes bytes) noexcept {
+  for (std::size_t vector = 0; vector < plan.vectors(); ++vector) {
+    const std::size_t scales = math::scale_bytes(plan.type, n),
+                      values = math::value_bytes(plan.type, n);
+    const ConstBytes own = bytes.subspan(vector * (scales + values), scales + values);
+    if (plan.type == math::KeptType::int8 ? !are_blocks(own.first(scales), own.last(values))
+                                          : !are_finite(own, math::value_bytes(plan.type, 1)))
+      return false;
   }
   return true;
 }
@@ -49,14 +67,7 @@ LayerMemory::LayerMemory(const MemoryPlan& plan, std::size_t n, bool takes_back)
 
 void LayerMemory::form(const ConstTensorView& gradient, float* x,
                        Executor* executor) const noexcept {
-  if (plan_.dtype != DType::f32) {
-    copy_entries(gradient, n_, x, executor);
-    add_halves(kept_.data(), plan_.dtype, n_, plan_.factor, x, executor);
-  } else if (plan_.rule == Rule::velocity) {
-    form_with(gradient, values(), values() + n_, n_, plan_.factor, x, executor);
-  } else {
-    form_with(gradient, values(), n_, plan_.factor, x, executor);
-  }
+  form_with(plan_, gradient, kept_.data(), n_, x, executor);
 }
 
 void LayerMemory::scale(float* x, Executor* executor) const noexcept {
@@ -67,16 +78,7 @@ void LayerMemory::keep(const ConstTensorView& gradient, const float* left, const
                        Executor* executor) noexcept {
   if (!before_.empty()) kept_.swap(before_);
   const std::byte* const was = before_.empty() ? kept_.data() : before_.data();
-  auto* const to = reinterpret_cast<float*>(kept_.data());
-  if (plan_.dtype != DType::f32) {
-    static_cast<void>(
-        round_to_half(left, n_, key, kMemoryDraws, plan_.dtype, kept_.data(), executor));
-  } else if (plan_.rule == Rule::velocity) {
-    keep_unsent(gradient, left, n_, plan_.factor, reinterpret_cast<const float*>(was), to,
-                executor);
-  } else {
-    copy_entries({left, DType::f32, gradient.shape}, n_, to, executor);
-  }
+  keep_unsent(plan_, gradient, left, n_, key, was, kept_.data(), executor);
   moved_ = true;
 }
 

@@ -16,7 +16,7 @@ namespace atomo::codec {
 /// What is kept of a layer's n entries: e, or v of `dgc`. `bytes`: as they are saved. Allocates.
 [[nodiscard]] std::vector<float> unsent(const MemoryPlan& plan, std::size_t n, ConstBytes bytes);
 /// Whether what may be the bytes of such a memory holds finite values alone.
-[[nodiscard]] bool is_sound(const MemoryPlan& plan, ConstBytes bytes) noexcept;
+[[nodiscard]] bool is_sound(const MemoryPlan& plan, std::size_t n, ConstBytes bytes) noexcept;
 
 /// On the CPU. Made at set-up, which allocates; all zeros at first.
 class LayerMemory {
@@ -47,10 +47,6 @@ class LayerMemory {
   void take(ConstBytes bytes) noexcept;
 
  private:
-  [[nodiscard]] const float* values() const noexcept {
-    return reinterpret_cast<const float*>(kept_.data());
-  }
-
   MemoryPlan plan_;
   std::size_t n_ = 0;
   bool moved_ = false;  ///< by the last message

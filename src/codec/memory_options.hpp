@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "atomo/types.hpp"
+#include "math/kept_values.hpp"
 
 namespace atomo::codec {
 
@@ -21,7 +21,7 @@ struct MemoryOptions {
   Rule rule = Rule::ef;
   double factor = 1;         ///< decay, beta or momentum
   bool contract = false;     ///< what is encoded is x / (1 + omega)
-  DType dtype = DType::f32;  ///< of what is kept: f32 or bf16
+  math::KeptType type = math::KeptType::f32;  ///< of what is kept
   friend bool operator==(const MemoryOptions&, const MemoryOptions&) = default;
 
   /// Values kept an entry.

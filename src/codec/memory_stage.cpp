@@ -9,7 +9,11 @@ namespace {
 
 using Rule = MemoryOptions::Rule;
 
-const std::vector<std::string> kScales{"none", "contract"}, kDtypes{"f32", "bf16"};
+const std::vector<std::string> kScales{"none", "contract"}, kTypes{"f32", "bf16", "int8"};
+
+/// In the order of kTypes.
+constexpr math::KeptType kKeptTypes[] = {math::KeptType::f32, math::KeptType::bf16,
+                                         math::KeptType::int8};
 
 /// What the factor of each rule is called, and what it is where the spec does not say.
 struct Factor {
@@ -20,34 +24,38 @@ constexpr Factor kFactors[] = {{"decay", 1}, {"beta", 0.999}, {"momentum", 0.9}}
 
 const char* name_of_rule(Rule rule) { return memory_table()[static_cast<std::size_t>(rule)].name; }
 const Factor& factor_of(Rule rule) { return kFactors[static_cast<std::size_t>(rule)]; }
+const std::string& name_of_type(math::KeptType type) {
+  return kTypes[static_cast<std::size_t>(std::ranges::find(kKeptTypes, type) - kKeptTypes)];
+}
 
 }  // namespace
 
 std::string MemoryOptions::to_string() const {
   std::string text =
       std::string(name_of_rule(rule)) + ":" + factor_of(rule).key + "=" + format_number(factor);
-  if (rule == Rule::dgc) return text;
-  return text + ",scale=" + kScales[contract ? 1 : 0] + ",memory=" + std::string(name_of(dtype));
+  if (rule != Rule::dgc) text += ",scale=" + kScales[contract ? 1 : 0];
+  return text + ",memory=" + name_of_type(type);
 }
 
 const std::vector<MemoryEntry>& memory_table() {
   static const std::vector<MemoryEntry> table{
       {"ef",
-       "decay=0..1, scale=none|contract, memory=f32|bf16",
+       "decay=0..1, scale=none|contract, memory=f32|bf16|int8",
        "error feedback: what a message leaves out is added to the next gradient",
        "ef+topk:keep=0.01",
        {"ef+topk:keep=0.05", "ef:decay=0.95+sign:scale=mean", "ef:scale=contract+qsgd:bits=4",
-        "ef:memory=bf16+topk:keep=3", "ef+topk:keep=0.05+blosc:codec=zstd"}},
+        "ef:memory=bf16+topk:keep=3", "ef:memory=int8+topk:keep=3",
+        "ef+topk:keep=0.05+blosc:codec=zstd"}},
       {"momentum",
-       "beta=0..1, scale=none|contract, memory=f32|bf16",
+       "beta=0..1, scale=none|contract, memory=f32|bf16|int8",
        "sends of a momentum what the codec takes, and keeps the rest",
        "momentum:beta=0.999+topk:keep=0.01",
-       {"momentum+topk:keep=0.05"}},
+       {"momentum+topk:keep=0.05", "momentum:memory=int8+sign:scale=mean"}},
       {"dgc",
-       "momentum=0..1",
+       "momentum=0..1, memory=f32|bf16|int8",
        "momentum correction and factor masking in front of a sparse codec",
        "dgc:momentum=0.9+topk:keep=0.01",
-       {"dgc+topk:keep=0.05"}}};
+       {"dgc+topk:keep=0.05", "dgc:memory=bf16+topk:keep=0.05", "dgc:memory=int8+topk:keep=0.05"}}};
   return table;
 }
 
@@ -63,13 +71,12 @@ MemoryOptions read_memory(const std::string& stage, SpecArgs& args) {
   MemoryOptions memory;
   memory.rule = static_cast<Rule>(entry - table.begin());
   const Factor& factor = factor_of(memory.rule);
-  std::vector<std::string> known{factor.key};
-  if (memory.rule != Rule::dgc) known.insert(known.end(), {"scale", "memory"});
+  std::vector<std::string> known{factor.key, "memory"};
+  if (memory.rule != Rule::dgc) known.emplace_back("scale");
   args.check_keys(known);
   memory.factor = args.number(factor.key, 0, 1, factor.fallback);
-  if (memory.rule == Rule::dgc) return memory;
-  memory.contract = args.choice("scale", kScales, 0) == 1;
-  memory.dtype = args.choice("memory", kDtypes, 0) == 1 ? DType::bf16 : DType::f32;
+  memory.type = kKeptTypes[args.choice("memory", kTypes, 0)];
+  if (memory.rule != Rule::dgc) memory.contract = args.choice("scale", kScales, 0) == 1;
   return memory;
 }
 

@@ -91,34 +91,33 @@ HWY_INLINE bool round_tile(const float* HWY_RESTRICT x, const std::uint16_t* HWY
   return hn::AllFalse(d, hn::Or(beyond, hn::Eq(ties, low16)));
 }
 
-/// Entries [begin, end) of x; `begin` is a multiple of 128.
 template <bool kF16>
-HWY_INLINE RoundedHalves round_range(const float* x, const Philox& draws, const Philox& further,
-                                     std::size_t begin, std::size_t end, std::byte* out) {
+HWY_INLINE RoundedHalves round_range(const float* x, std::size_t n, const Philox& draws,
+                                     const Philox& further, std::uint64_t entry, std::byte* out) {
   const PhiloxTiles tiles(draws);
   alignas(64) std::uint16_t random[kHalfTile], halves[kHalfTile];
   float padded[kHalfTile];
   RoundedHalves found;
-  for (std::size_t first = begin; first < end; first += kHalfTile) {
-    const std::size_t count = std::min(kHalfTile, end - first);
+  for (std::size_t first = 0; first < n; first += kHalfTile) {
+    const std::size_t count = std::min(kHalfTile, n - first);
     const float* in = x + first;
     if (count < kHalfTile) {
       std::memset(padded, 0, sizeof padded);
       std::memcpy(padded, in, count * sizeof(float));
       in = padded;
     }
-    tiles(first / 8, random);
+    tiles((entry + first) / 8, random);
     if (!round_tile<kF16>(in, random, halves))
-      round_each<kF16>(in, random, further, first, halves, found);
+      round_each<kF16>(in, random, further, entry + first, halves, found);
     std::memcpy(out + 2 * first, halves, 2 * count);
   }
   return found;
 }
 
-RoundedHalves round_halves(DType dtype, const float* x, const Philox& draws, const Philox& further,
-                           std::size_t begin, std::size_t end, std::byte* out) {
-  return dtype == DType::f16 ? round_range<true>(x, draws, further, begin, end, out)
-                             : round_range<false>(x, draws, further, begin, end, out);
+RoundedHalves round_halves(DType dtype, const float* x, std::size_t n, const Philox& draws,
+                           const Philox& further, std::uint64_t entry, std::byte* out) {
+  return dtype == DType::f16 ? round_range<true>(x, n, draws, further, entry, out)
+                             : round_range<false>(x, n, draws, further, entry, out);
 }
 
 template <bool kF16>
@@ -190,13 +189,20 @@ constexpr std::size_t kGrain = 65536;  ///< entries of a task, whole tiles
 
 }  // namespace
 
+RoundedHalves round_to_half(const float* x, std::size_t n, const Philox& draws,
+                            const Philox& further, std::uint64_t entry, DType dtype,
+                            void* out) noexcept {
+  return HWY_DYNAMIC_DISPATCH(round_halves)(dtype, x, n, draws, further, entry,
+                                            static_cast<std::byte*>(out));
+}
+
 RoundedHalves round_to_half(const float* x, std::size_t n, const Key& key, HalfDraws purposes,
                             DType dtype, void* out, Executor* executor) noexcept {
   const Philox draws(key, purposes.first), further(key, purposes.further);
   std::atomic<bool> overflow = false, non_finite = false;
   core::run_ranges(executor, n, kGrain, [&](std::size_t begin, std::size_t end) {
-    const RoundedHalves found = HWY_DYNAMIC_DISPATCH(round_halves)(
-        dtype, x, draws, further, begin, end, static_cast<std::byte*>(out));
+    const RoundedHalves found = round_to_half(x + begin, end - begin, draws, further, begin, dtype,
+                                              static_cast<std::byte*>(out) + 2 * begin);
     if (found.overflow) overflow = true;
     if (found.non_finite) non_finite = true;
   });

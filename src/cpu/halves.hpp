@@ -30,6 +30,12 @@ struct RoundedHalves {
 RoundedHalves round_to_half(const float* x, std::size_t n, const Key& key, HalfDraws draws,
                             DType dtype, void* out, Executor* executor) noexcept;
 
+/// The same on this thread, of values that draw as the entries of a layer from `entry` on, a multiple of
+/// 128.
+RoundedHalves round_to_half(const float* x, std::size_t n, const Philox& draws,
+                            const Philox& further, std::uint64_t entry, DType dtype,
+                            void* out) noexcept;
+
 /// Writes the n halves at `from`, 2 bytes each, as f32.
 void widen_halves(const void* from, DType dtype, std::size_t n, float* to,
                   Executor* executor) noexcept;

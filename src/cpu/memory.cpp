@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Loops of a read and a write an entry, which the compiler vectorises.
+/// Loops over tiles, which stay in a cache while they are widened, worked on and rounded; the compiler
+/// vectorises those of a read and a write an entry.
 #include "cpu/memory.hpp"
 
 #include <algorithm>
@@ -7,61 +8,88 @@
 
 #include "core/run_tasks.hpp"
 #include "cpu/halves.hpp"
+#include "cpu/int8_blocks.hpp"
 #include "math/memory_rules.hpp"
 
 namespace atomo::cpu {
 namespace {
 
-constexpr std::size_t kGrain = 65536;  ///< entries of a task
-constexpr std::size_t kTile = 1024;    ///< entries that are widened at once
+using math::KeptType;
 
-void copy_range(const ConstTensorView& view, std::size_t begin, std::size_t count,
-                float* x) noexcept {
-  const auto* const from = static_cast<const std::byte*>(view.data) + begin * size_of(view.dtype);
-  if (view.dtype == DType::f32) {
-    std::memcpy(x, from, count * sizeof(float));
-  } else {
-    widen_halves(from, view.dtype, count, x, nullptr);
-  }
+constexpr std::size_t kGrain = 65536;  ///< entries of a task
+constexpr std::size_t kTile = 1024;    ///< entries that are widened at once, whole blocks of int8
+
+/// `use(first, count)` of each tile.
+template <typename Use>
+void each_tile(Executor* executor, std::size_t n, const Use& use) noexcept {
+  core::run_ranges(executor, n, kGrain, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t first = begin; first < end; first += kTile)
+      use(first, std::min(kTile, end - first));
+  });
 }
 
-/// x[i] <- rule(g[i], i); halves are widened a tile at a time, while it is in a cache.
-template <typename Rule>
-void form_each(const ConstTensorView& g, std::size_t n, float* x, Executor* executor,
-               Rule rule) noexcept {
-  core::run_ranges(executor, n, kGrain, [&](std::size_t begin, std::size_t end) {
-    if (g.dtype == DType::f32) {
-      const auto* const from = static_cast<const float*>(g.data);
-      for (std::size_t i = begin; i < end; ++i) x[i] = rule(from[i], i);
-      return;
-    }
-    for (std::size_t first = begin; first < end; first += kTile) {
-      const std::size_t behind = std::min(first + kTile, end);
-      copy_range(g, first, behind - first, x + first);
-      for (std::size_t i = first; i < behind; ++i) x[i] = rule(x[i], i);
-    }
-  });
+/// Where `count` values of a gradient are as f32: `room`, unless they are it.
+const float* read_entries(const ConstTensorView& view, std::size_t first, std::size_t count,
+                          float* room) noexcept {
+  if (view.dtype == DType::f32) return static_cast<const float*>(view.data) + first;
+  widen_halves(static_cast<const std::byte*>(view.data) + first * size_of(view.dtype), view.dtype,
+               count, room, nullptr);
+  return room;
+}
+
+/// The same of one of the vectors that are kept.
+const float* read_kept(KeptType type, const std::byte* vector, std::size_t n, std::size_t first,
+                       std::size_t count, float* room) noexcept {
+  if (type == KeptType::f32) return reinterpret_cast<const float*>(vector) + first;
+  const std::byte* const values =
+      vector + math::scale_bytes(type, n) + math::value_bytes(type, first);
+  if (type == KeptType::bf16) {
+    widen_halves(values, DType::bf16, count, room, nullptr);
+  } else {
+    widen_int8(vector + math::scale_bytes(type, first), values, count, room);
+  }
+  return room;
+}
+
+/// The draws that round a vector; its entry 0 draws as `entry` of the layer.
+struct VectorDraws {
+  const Philox &draws, &further;
+  std::uint64_t entry;
+};
+
+void write_kept(KeptType type, const float* from, const VectorDraws& of, std::byte* vector,
+                std::size_t n, std::size_t first, std::size_t count) noexcept {
+  std::byte* const values = vector + math::scale_bytes(type, n) + math::value_bytes(type, first);
+  if (type == KeptType::f32) {
+    std::memcpy(values, from, count * sizeof(float));
+  } else if (type == KeptType::bf16) {
+    static_cast<void>(
+        round_to_half(from, count, of.draws, of.further, of.entry + first, DType::bf16, values));
+  } else {
+    round_to_int8(from, count, of.draws, of.further, of.entry + first,
+                  vector + math::scale_bytes(type, first), values);
+  }
 }
 
 }  // namespace
 
-void copy_entries(const ConstTensorView& view, std::size_t n, float* x,
-                  Executor* executor) noexcept {
-  core::run_ranges(executor, n, kGrain, [&](std::size_t begin, std::size_t end) {
-    copy_range(view, begin, end - begin, x + begin);
+void form_with(const MemoryPlan& plan, const ConstTensorView& g, const std::byte* kept,
+               std::size_t n, float* x, Executor* executor) noexcept {
+  const std::byte* const behind = kept + math::kept_bytes(plan.type, n);
+  each_tile(executor, n, [&](std::size_t first, std::size_t count) {
+    float room[kTile], more_room[kTile];
+    float* const to = x + first;
+    const float* const of_g = read_entries(g, first, count, to);
+    const float* const e = read_kept(plan.type, kept, n, first, count, room);
+    if (plan.rule == MemoryPlan::Rule::residual) {
+      for (std::size_t i = 0; i < count; ++i)
+        to[i] = math::with_residual(of_g[i], plan.factor, e[i]);
+    } else {
+      const float* const v = read_kept(plan.type, behind, n, first, count, more_room);
+      for (std::size_t i = 0; i < count; ++i)
+        to[i] = math::with_velocity(of_g[i], plan.factor, e[i], v[i]).x;
+    }
   });
-}
-
-void form_with(const ConstTensorView& g, const float* e, std::size_t n, float factor, float* x,
-               Executor* executor) noexcept {
-  form_each(g, n, x, executor,
-            [=](float of_g, std::size_t i) { return with_residual(of_g, factor, e[i]); });
-}
-
-void form_with(const ConstTensorView& g, const float* u, const float* v, std::size_t n,
-               float factor, float* x, Executor* executor) noexcept {
-  form_each(g, n, x, executor,
-            [=](float of_g, std::size_t i) { return with_velocity(of_g, factor, u[i], v[i]).x; });
 }
 
 void scale_entries(float scale, std::size_t n, float* x, Executor* executor) noexcept {
@@ -70,21 +98,35 @@ void scale_entries(float scale, std::size_t n, float* x, Executor* executor) noe
   });
 }
 
-void keep_unsent(const ConstTensorView& g, const float* left, std::size_t n, float factor,
-                 const float* kept, float* to, Executor* executor) noexcept {
-  core::run_ranges(executor, n, kGrain, [&](std::size_t begin, std::size_t end) {
-    float tile[kTile];
-    for (std::size_t first = begin; first < end; first += kTile) {
-      const std::size_t count = std::min(kTile, end - first);
-      copy_range(g, first, count, tile);
+void keep_unsent(const MemoryPlan& plan, const ConstTensorView& g, const float* left, std::size_t n,
+                 const Key& key, const std::byte* kept, std::byte* to,
+                 Executor* executor) noexcept {
+  const Philox draws(key, kMemoryDraws.first), further(key, kMemoryDraws.further);
+  const VectorDraws of_rest{draws, further, 0},
+      of_u{draws, further, math::first_draw_of_velocity(n)};
+  const std::size_t behind = math::kept_bytes(plan.type, n);
+  const bool velocity = plan.rule == MemoryPlan::Rule::velocity;
+  each_tile(executor, n, [&](std::size_t first, std::size_t count) {
+    if (velocity) {
+      float of_gradient[kTile], room[kTile], more_room[kTile];
+      const float* const of_g = read_entries(g, first, count, of_gradient);
+      const float* const u = read_kept(plan.type, kept, n, first, count, room);
+      const float* const v = read_kept(plan.type, kept + behind, n, first, count, more_room);
+      float moved[kTile];
       for (std::size_t i = 0; i < count; ++i) {
-        const std::size_t at = first + i;
-        const Velocity of = with_velocity(tile[i], factor, kept[at], kept[n + at]);
-        to[at] = kept_velocity(of, left[at]);
-        to[n + at] = left[at];
+        moved[i] = math::kept_velocity(math::with_velocity(of_g[i], plan.factor, u[i], v[i]),
+                                       left[first + i]);
       }
+      write_kept(plan.type, moved, of_u, to, n, first, count);
     }
+    write_kept(plan.type, left + first, of_rest, velocity ? to + behind : to, n, first, count);
   });
+}
+
+void copy_unsent(const MemoryPlan& plan, const std::byte* kept, std::size_t n, float* to) noexcept {
+  const std::byte* const last = kept + (plan.vectors() - 1) * math::kept_bytes(plan.type, n);
+  const float* const values = read_kept(plan.type, last, n, 0, n, to);
+  if (values != to && n > 0) std::memcpy(to, values, n * sizeof(float));
 }
 
 }  // namespace atomo::cpu

@@ -4,13 +4,14 @@
 ///
 /// form_inputs   a warp 2,048 entries of a layer, a lane four neighbours at a time: x, in room of the
 ///               workspace, where the codec then reads it as f32.
-/// keep_unsent   likewise, eight at a time of bf16, whose draws are one Philox block. The message was
-///               decoded into x with alpha -1 before, so that x is what it left. The state of that
-///               decoding says whether all of the message is finite; if not, nothing is written.
+/// keep_unsent   likewise, eight at a time of bf16 and int8, whose draws are one Philox block: 256 entries a
+///               turn, which are a block of int8 under its largest magnitude. The message was decoded
+///               into x with alpha -1 before, so that x is what it left. The state of that decoding
+///               says whether all of the message is finite; if not, nothing is written.
 /// take_back     a thread a layer.
 ///
-/// Traffic an entry: formed from g and e read (4 or 2 bytes each), x written; kept from x read, e
-/// written; a velocity takes g, u and v read, x written, and g, u, v and x read, u and v written. No
+/// Traffic an entry: formed from g and e read (4 or 2 bytes each, e also 1), x written; kept from x read,
+/// e written; a velocity takes g, u and v read, x written, and g, u, v and x read, u and v written. No
 /// shared memory. Determinism: an entry depends on itself alone. Alignment: gradients to their entries,
 /// read in 8 or 16 bytes where they are aligned to them; the library's own memory to 256 bytes, with
 /// room behind each part, so that its vectors are whole.
@@ -24,6 +25,7 @@
 
 #include <algorithm>
 
+#include "cuda/cub.cuh"
 #include "cuda/entries.cuh"
 #include "cuda/half_rounding.cuh"
 #include "math/memory_rules.hpp"
@@ -32,6 +34,7 @@ namespace atomo::cuda {
 namespace {
 
 using Rule = MemoryPlan::Rule;
+using math::KeptType;
 
 constexpr std::uint64_t kMemoryUnit = 2048;
 constexpr std::size_t kPartAlignment = 256;
@@ -72,19 +75,30 @@ __device__ void store_four(std::byte* to, std::uint64_t i, const float (&v)[4]) 
   reinterpret_cast<float4*>(to)[i / 4] = make_float4(v[0], v[1], v[2], v[3]);
 }
 
+/// Four entries of e, u or v.
+__device__ void kept_four(const MemoryJob& job, const std::byte* vector, std::uint64_t i,
+                          float (&v)[4]) {
+  if (job.type == KeptType::f32) {
+    load_four(vector, i, v);
+  } else if (job.type == KeptType::bf16) {
+    Entries{vector, DType::bf16}.four(i, i + 4, v);
+  } else {
+    const float scale = reinterpret_cast<const float*>(vector)[i / math::kInt8Block];
+    const char4 codes = reinterpret_cast<const char4*>(vector + job.values)[i / 4];
+    v[0] = math::int8_value(codes.x, scale), v[1] = math::int8_value(codes.y, scale);
+    v[2] = math::int8_value(codes.z, scale), v[3] = math::int8_value(codes.w, scale);
+  }
+}
+
 /// Four entries of what is encoded.
 __device__ void form_four(const MemoryJob& job, const Entries& g, const std::byte* kept,
                           std::uint64_t i, float (&x)[4]) {
   g.four(i, job.n, x);
   float e[4];
-  if (job.dtype != DType::f32) {
-    Entries{kept, job.dtype}.four(i, i + 4, e);
-  } else {
-    load_four(kept, i, e);
-  }
+  kept_four(job, kept, i, e);
   if (job.rule == Rule::velocity) {
     float v[4];
-    load_four(kept + job.pitch, i, v);
+    kept_four(job, kept + job.pitch, i, v);
 #pragma unroll
     for (unsigned k = 0; k < 4; ++k) x[k] = with_velocity(x[k], job.factor, e[k], v[k]).x;
   } else {
@@ -118,21 +132,79 @@ __global__ void form_inputs(const Frame frame, const MemoryRange range, bool sca
   }
 }
 
-/// What is left of entries [first, end), to bf16.
-__device__ void keep_halves(const Frame& frame, std::uint32_t layer, const float* left,
-                            std::uint64_t first, std::uint64_t end, std::byte* to) {
-  const Key key = frame.key(layer);
-  const HalfDraws draws{Philox(key, Purpose::memory), Philox(key, Purpose::memory_low)};
-  bool overflow = false;
-  for (std::uint64_t i = first + 8 * lane(); i < end; i += 8 * kLanes) {
-    float v[8];
-    eight_entries({left, DType::f32}, i, end, v);
+/// By a whole warp: eight values a lane to the entries from i on, which draw as those from `entry` on. Lanes
+/// from `end` on hold zeros and write nothing.
+template <unsigned kBytes>
+__device__ void round_to_kept(const MemoryJob& job, const HalfDraws& draws, const float (&v)[8],
+                              std::uint64_t entry, std::uint64_t i, std::uint64_t end,
+                              std::byte* vector) {
+  if constexpr (kBytes == 2) {
+    if (i >= end) return;
+    bool overflow = false;
     std::uint16_t h[8];
-    round_eight(v, DType::bf16, draws, i, h, overflow);
+    round_eight(v, DType::bf16, draws, entry, h, overflow);
 #pragma unroll
     for (unsigned k = 0; k < 8; k += 4) {
-      reinterpret_cast<ushort4*>(to)[(i + k) / 4] =
+      reinterpret_cast<ushort4*>(vector)[(i + k) / 4] =
           make_ushort4(h[k], h[k + 1], h[k + 2], h[k + 3]);
+    }
+  } else {
+    std::uint32_t largest = 0;  // magnitudes order as their bits do
+#pragma unroll
+    for (const float x : v) largest = std::max(largest, __float_as_uint(math::int8_magnitude(x)));
+    const float scale = __uint_as_float(warp_max(largest));
+    if (i >= end) return;
+    if (lane() == 0) reinterpret_cast<float*>(vector)[i / math::kInt8Block] = scale;
+    const PhiloxWords words = draws.first(entry / 8);
+    std::uint32_t codes[2] = {0, 0};
+#pragma unroll
+    for (unsigned k = 0; k < 8; ++k) {
+      const ShortDraw draw{half_of(words, k), &draws.further, entry + k};
+      const auto code = static_cast<std::uint8_t>(math::int8_code(v[k], scale, draw));
+      codes[k / 4] |= std::uint32_t{code} << (8 * (k % 4));
+    }
+    reinterpret_cast<uint2*>(vector + job.values)[i / 8] = make_uint2(codes[0], codes[1]);
+  }
+}
+
+/// What was formed of u, or 0 where the message took something: of what it left, eight entries from i on.
+__device__ void velocity_of_left(const MemoryJob& job, const Entries& g, const std::byte* from,
+                                 std::uint64_t i, std::uint64_t end, float (&left)[8]) {
+#pragma unroll
+  for (unsigned part = 0; part < 8; part += 4) {
+    if (i + part >= end) continue;
+    float x[4], u[4], v[4];
+    g.four(i + part, job.n, x);
+    kept_four(job, from, i + part, u);
+    kept_four(job, from + job.pitch, i + part, v);
+#pragma unroll
+    for (unsigned k = 0; k < 4; ++k) {
+      const Velocity of = with_velocity(x[k], job.factor, u[k], v[k]);
+      left[part + k] = i + part + k < end ? kept_velocity(of, left[part + k]) : 0.0f;
+    }
+  }
+}
+
+/// What is left of entries [first, end) in fewer bits; `from` and `to` may be one. Of a velocity u comes first, and
+/// what is left is read again from a cache: half the registers.
+template <unsigned kBytes, unsigned kVectors>
+__device__ void keep_rounded(const Frame& frame, std::uint32_t layer, const MemoryJob& job,
+                             const float* left, std::uint64_t first, std::uint64_t end,
+                             const std::byte* from, std::byte* to) {
+  const Key key = frame.key(layer);
+  const HalfDraws draws{Philox(key, Purpose::memory), Philox(key, Purpose::memory_low)};
+  const Entries g{frame.layer(layer).callers, frame.layer(layer).callers_dtype};
+#pragma unroll 1
+  for (std::uint64_t turn = first; turn < end; turn += math::kInt8Block) {
+    const std::uint64_t i = turn + 8 * lane();
+#pragma unroll 1
+    for (unsigned vector = 2 - kVectors; vector < 2; ++vector) {  // u, what is left
+      float v[8];
+      eight_entries({left, DType::f32}, i, end, v);
+      if (vector == 0) velocity_of_left(job, g, from, i, end, v);
+      const std::uint64_t entry = vector == 0 ? math::first_draw_of_velocity(job.n) + i : i;
+      round_to_kept<kBytes>(job, draws, v, entry, i, end,
+                            kVectors == 2 && vector == 1 ? to + job.pitch : to);
     }
   }
 }
@@ -160,16 +232,19 @@ __device__ Status status_of_own(const MessageState& state) {
   return state.fault != 0 ? static_cast<Status>(~state.fault & 0xFFFFu) : Status::ok;
 }
 
+/// Of the layers of which so many vectors are kept, of so many bytes a value: those of few registers do not wait
+/// for those of many.
+template <unsigned kBytes, unsigned kVectors>
 __global__ void keep_unsent(const Frame frame, const MemoryRange range, Status* status) {
   const MemoryUnit unit = unit_of(range);
-  if (unit.job == nullptr) return;
+  if (unit.job == nullptr || unit.job->bytes != kBytes || unit.job->vectors != kVectors) return;
   const MessageState& state = frame.state();
   const Status own = status_of_own(state);
   const bool moves = !failed(own) && state.non_finite == 0;
   if (unit.index == 0 && lane() == 0) {
     unit.side->moved = moves ? 1 : 0;
     if (moves) unit.side->now = unit.side->from ^ 1u;
-    if (warp_in_grid() == 0 && failed(own) && status != nullptr) *status = own;
+    if (failed(own) && status != nullptr) *status = own;
   }
   if (!moves) return;
   const MemoryJob job = *unit.job;
@@ -179,9 +254,9 @@ __global__ void keep_unsent(const Frame frame, const MemoryRange range, Status* 
   std::byte* const to = range.memory + job.at + (side ^ 1u) * job.other;
   const std::uint64_t first = unit.index * kMemoryUnit;
   const std::uint64_t end = std::min(first + kMemoryUnit, job.n);
-  if (job.dtype != DType::f32) {
-    keep_halves(frame, unit.layer, layer.y, first, end, to);
-  } else if (job.rule == Rule::velocity) {
+  if constexpr (kBytes != 4) {
+    keep_rounded<kBytes, kVectors>(frame, unit.layer, job, layer.y, first, end, from, to);
+  } else if constexpr (kVectors == 2) {
     keep_velocity(job, {layer.callers, layer.callers_dtype}, layer.y, first, end, from, to);
   } else {
     for (std::uint64_t i = first + 4 * lane(); i < end; i += 4 * kLanes) {
@@ -228,14 +303,17 @@ Memories::Memories(std::span<const LayerPlan> layers, bool takes_back) {
     job.first_unit = units;
     job.units = divide_up(layer.n, kMemoryUnit);
     job.at = bytes_;
-    job.pitch = aligned_bytes(layer.n * size_of(memory.dtype));
-    const std::size_t kept = memory.rule == Rule::velocity ? 2 * job.pitch : job.pitch;
+    job.values = aligned_bytes(math::scale_bytes(memory.type, layer.n));
+    job.pitch = job.values + aligned_bytes(math::value_bytes(memory.type, layer.n));
+    const std::size_t kept = memory.vectors() * job.pitch;
     job.other = takes_back ? kept : 0;
     job.layer = static_cast<std::uint32_t>(i);
     job.factor = memory.factor;
     job.scale = memory.scale;
     job.rule = memory.rule;
-    job.dtype = memory.dtype;
+    job.type = memory.type;
+    job.bytes = static_cast<std::uint8_t>(math::value_bytes(memory.type, 1));
+    job.vectors = static_cast<std::uint8_t>(memory.vectors());
     units += job.units;
     bytes_ += kept + job.other;
     jobs_.push_back(job);
@@ -265,6 +343,8 @@ MemoryRange Memories::range(std::size_t first, std::size_t count) const noexcept
   range.first_unit = begin->first_unit;
   range.units = (end - 1)->first_unit + (end - 1)->units - begin->first_unit;
   range.scales = std::any_of(begin, end, [](const MemoryJob& j) { return j.scale != 1; });
+  for (auto job = begin; job != end; ++job)
+    range.kinds |= MemoryRange::bit_of(job->bytes, job->vectors);
   return range;
 }
 
@@ -274,14 +354,18 @@ Status Memories::each_part(std::size_t layer, std::size_t bytes, Copy copy) cons
   if (one.count == 0) return bytes == 0 ? Status::ok : Status::shape_mismatch;
   const MemoryJob& job = jobs_[static_cast<std::size_t>(
       one.sides - reinterpret_cast<const MemorySide*>(sides_.get()))];
-  const std::size_t parts = job.rule == Rule::velocity ? 2 : 1, part = job.n * size_of(job.dtype);
-  if (bytes != parts * part) return Status::shape_mismatch;
+  const std::size_t scales = math::scale_bytes(job.type, job.n);
+  const std::size_t values = math::value_bytes(job.type, job.n);
+  if (bytes != job.vectors * (scales + values)) return Status::shape_mismatch;
   MemorySide side;
   bool done = cudaDeviceSynchronize() == cudaSuccess &&
               cudaMemcpy(&side, one.sides, sizeof side, cudaMemcpyDeviceToHost) == cudaSuccess;
-  for (std::size_t p = 0; p < parts && done; ++p)
-    done = copy(memory_.get() + job.at + side.now * job.other + p * job.pitch, p * part, part) ==
-           cudaSuccess;
+  for (std::size_t v = 0; v < job.vectors && done; ++v) {
+    std::byte* const vector = memory_.get() + job.at + side.now * job.other + v * job.pitch;
+    const std::size_t at = v * (scales + values);
+    done = (scales == 0 || copy(vector, at, scales) == cudaSuccess) &&
+           copy(vector + job.values, at + scales, values) == cudaSuccess;
+  }
   return done && cudaStreamSynchronize(cudaStreamLegacy) == cudaSuccess ? Status::ok
                                                                         : Status::external;
 }
@@ -313,7 +397,13 @@ void form(const Frame& frame, const MemoryRange& range, bool scaled, Queue& queu
 }
 
 void keep(const Frame& frame, const MemoryRange& range, Status* status, Queue& queue) {
-  queue.launch_warps(keep_unsent, range.units, frame, range, status);
+  const auto keep_those = [&](unsigned bytes, auto of_one, auto of_two) {
+    if (range.has(bytes, 1)) queue.launch_warps(of_one, range.units, frame, range, status);
+    if (range.has(bytes, 2)) queue.launch_warps(of_two, range.units, frame, range, status);
+  };
+  keep_those(4, keep_unsent<4, 1>, keep_unsent<4, 2>);
+  keep_those(2, keep_unsent<2, 1>, keep_unsent<2, 2>);
+  keep_those(1, keep_unsent<1, 1>, keep_unsent<1, 2>);
 }
 
 void take_back(const MemoryRange& range, const Status* only_if, Queue& queue) {

@@ -19,14 +19,16 @@ struct MemoryJob {
   std::uint64_t n = 0;
   std::uint64_t first_unit = 0;  ///< among those of all jobs
   std::uint64_t units = 0;
-  std::uint64_t at = 0;     ///< bytes from the start of all memories to what is kept
-  std::uint64_t pitch = 0;  ///< from there to v, behind u
+  std::uint64_t at = 0;      ///< bytes from the start of all memories to what is kept
+  std::uint64_t pitch = 0;   ///< from there to v, behind u
+  std::uint64_t values = 0;  ///< from the start of e, u or v to its values, behind their scales
   std::uint64_t other =
       0;  ///< from there to what was kept before, and is written next; 0: in place
   std::uint32_t layer = 0;  ///< of the model
   float factor = 1, scale = 1;
   MemoryPlan::Rule rule = MemoryPlan::Rule::none;
-  DType dtype = DType::f32;
+  math::KeptType type = math::KeptType::f32;
+  std::uint8_t bytes = 4, vectors = 1;  ///< of a value; that are kept
 };
 
 /// Which of the two is kept, of a job.
@@ -44,7 +46,15 @@ struct MemoryRange {
   std::uint32_t count = 0;
   std::uint32_t first_layer = 0;  ///< of the message, among those of the model
   std::uint64_t first_unit = 0, units = 0;
-  bool scales = false;  ///< a codec is given x times a scale
+  std::uint32_t kinds = 0;  ///< of jobs: bytes of a value and vectors, a bit each pair
+  bool scales = false;      ///< a codec is given x times a scale
+
+  [[nodiscard]] static std::uint32_t bit_of(unsigned bytes, unsigned vectors) noexcept {
+    return 1u << (2 * bytes + vectors);
+  }
+  [[nodiscard]] bool has(unsigned bytes, unsigned vectors) const noexcept {
+    return (kinds & bit_of(bytes, vectors)) != 0;
+  }
 };
 
 /// What encoding a message with memories is given.
@@ -94,7 +104,8 @@ class Memories {
 void form(const Frame& frame, const MemoryRange& range, bool scaled, Queue& queue);
 /// What the message left of it, which stands where the message was decoded to, is kept; nothing moves where
 /// a layer of the message is not finite. `status`, a device word or null, is told of a message that
-/// could not be read. One launch.
+/// could not be read. One launch of each
+/// number of vectors and type that layers have.
 void keep(const Frame& frame, const MemoryRange& range, Status* status, Queue& queue);
 /// What the last message of each layer moved becomes what it was, where `only_if`, a device word, is null
 /// or has `non_finite`. One launch.

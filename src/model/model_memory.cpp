@@ -19,7 +19,7 @@ namespace {
 /// each with zeros up to a multiple of 8 bytes.
 struct SavedMemory {
   std::uint64_t name_bytes, bytes;
-  std::uint8_t rule, dtype, rank, zeros[5];
+  std::uint8_t rule, type, rank, zeros[5];
 };
 static_assert(sizeof(SavedMemory) == 24);
 
@@ -139,7 +139,7 @@ void Compressor::Impl::save_memories(std::vector<std::byte>& state) const {
     const SavedMemory head{layer.name.size(),
                            kept.size(),
                            static_cast<std::uint8_t>(of.rule),
-                           static_cast<std::uint8_t>(of.dtype),
+                           static_cast<std::uint8_t>(of.type),
                            static_cast<std::uint8_t>(layer.shape.rank()),
                            {}};
     append(state, &head, sizeof head);
@@ -167,7 +167,7 @@ bool Compressor::Impl::read_memories(ConstBytes state, std::vector<SavedValues>&
     const MemoryOptions& of = *plans[i].stages->memory;
     if (std::ranges::equal(std::as_bytes(layers[i].shape.dims()), *dims) &&
         static_cast<std::uint8_t>(of.rule) == head.rule &&
-        static_cast<std::uint8_t>(of.dtype) == head.dtype &&
+        static_cast<std::uint8_t>(of.type) == head.type &&
         plans[i].memory.bytes(plans[i].n) == values->size())
       found.push_back({i, *values});
   }
@@ -176,7 +176,8 @@ bool Compressor::Impl::read_memories(ConstBytes state, std::vector<SavedValues>&
 
 Status Compressor::Impl::write_memories(std::span<const SavedValues> found) noexcept {
   const bool sound = std::ranges::all_of(found, [&](const SavedValues& saved) {
-    return codec::is_sound(plans[saved.layer].memory, saved.bytes);
+    const auto& plan = plans[saved.layer];
+    return codec::is_sound(plan.memory, plan.n, saved.bytes);
   });
   if (!sound) return Status::corrupt;
   if (const Status s = reset_memory(); failed(s)) return s;

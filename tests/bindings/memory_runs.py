@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the ranks of test_torch_memories.py do."""
 
+import contextlib
+
 import atomo.torch
 import ddp_runs
 import numpy as np
@@ -10,9 +12,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
-def hooked(policy, scale, way):
+def hooked(policy, scale, way, net="small"):
     """`way`: the state's class in ddp_runs."""
-    model = make_net("small")
+    model = make_net(net)
     wrapped = DistributedDataParallel(model, bucket_cap_mb=0.005)
     state = getattr(ddp_runs, way)(model, policy, scale=scale)
     wrapped.register_comm_hook(state, atomo.torch.ddp_hook)
@@ -45,7 +47,7 @@ def scaled_steps(rank, ranks, policy, way):
     return {"memories": memories, "scales": scales, "finite": all(np.isfinite(v).all() for v in parameters_of(model).values())}
 
 
-def train(rank, ranks, policy, scales, clip=None, way="Watched"):
+def train(rank, ranks, policy, scales, way="Watched"):
     """With a loss that is scaled by hand."""
     now = [1.0]
     model, wrapped, _ = hooked(policy, lambda: now[0], way)
@@ -56,10 +58,40 @@ def train(rank, ranks, policy, scales, clip=None, way="Watched"):
         (now[0] * nn.functional.mse_loss(wrapped(x), y)).backward()
         for parameter in model.parameters():
             parameter.grad.div_(now[0])
-        if clip is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
     return parameters_of(model)
+
+
+def recorded(rank, ranks, policy, way, how, steps=4):
+    """Of each step the gradients of this rank alone, what arrived, and what is kept. `how`: "accumulated" over three batches,
+    "clipped" after they arrived, "autocast" to bf16, or "halves": layers whose gradients are f16 and bf16."""
+    name = "mixed" if how == "halves" else "small"
+    model, wrapped, state = hooked(policy, 1.0, way, name)
+    alone = make_net(name)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    parts = 3 if how == "accumulated" else 1
+    found = []
+    for step in range(steps):
+        alone.load_state_dict(model.state_dict())
+        for net, call in ((alone, alone), (model, wrapped)):
+            net.zero_grad()
+            for part in range(parts):
+                x, y = batch_of(parts * step + part, rank, 24)
+                waits = call is wrapped and part + 1 < parts
+                with wrapped.no_sync() if waits else contextlib.nullcontext():
+                    with torch.autocast("cpu", torch.bfloat16, enabled=how == "autocast"):
+                        out = call(x)
+                    nn.functional.mse_loss(out.float(), y).backward()
+        found.append({"own": gradients_of(alone), "arrived": gradients_of(model)})
+        if how == "clipped":
+            found[-1]["norm"] = nn.utils.clip_grad_norm_(model.parameters(), 0.01).item()
+        found[-1]["kept"] = memories_of(state)
+        optimizer.step()
+    return {"steps": found, "parameters": parameters_of(model), "types": {str(p.grad.dtype) for p in model.parameters()}}
+
+
+def gradients_of(model):
+    return {name: p.grad.float().numpy().copy() for name, p in model.named_parameters()}
 
 
 def other_buckets(rank, ranks, policy):

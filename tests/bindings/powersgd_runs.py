@@ -57,8 +57,8 @@ def gradients_of(rank, shapes, seed=0, low=None):
 
 
 def means(number, ranks, shapes, *, steps=1, state="PowerSGDState", low=None, changing=False, zero=(), cap_mb=25.0, bad_step=None,
-          scales=None, **options):
-    """What arrives in each step, the true means, and the memory at the end."""
+          scales=None, clip=None, **options):
+    """What arrives in each step, the true means, and the memory at the end of it. `clip`: the norm that is left of what arrived."""
     model = Matrices(shapes)
     wrapped = DistributedDataParallel(model, bucket_cap_mb=cap_mb)
     scale = [1.0]
@@ -77,13 +77,16 @@ def means(number, ranks, shapes, *, steps=1, state="PowerSGDState", low=None, ch
         model.zero_grad()
         wrapped({name: scale[0] * gradient for name, gradient in gradients.items()}).backward()
         arrived.append({name: p.grad.numpy() / scale[0] for name, p in model.of.items()})
+        if clip is not None:
+            assert nn.utils.clip_grad_norm_(model.parameters(), clip) > 10 * clip
         truth.append({name: (sum(of[name] for of in everyones) / ranks).numpy() for name in shapes})
         memories.append({name: of.numpy().copy() for name, of in hook_state._memory.items()})
     return {"arrived": arrived, "truth": truth, "memories": memories, "bytes": hook_state.bytes_sent,
             "last": hook_state.last.bytes_sent}
 
 
-def train(number, ranks, how, *, steps=8, checkpoint_at=None, way="dict", cap_mb=0.005, lr=0.1, net="small", accumulate=1, **options):
+def train(number, ranks, how, *, steps=8, checkpoint_at=None, way="dict", cap_mb=0.005, lr=0.1, net="small", accumulate=1, clip=None,
+          **options):
     """A training. `how`: a class here, "pytorch" for PyTorch's own hook, None for all-reduce."""
     model = make_net(net)
     wrapped, hook_state = run_of(model, how, cap_mb, options)
@@ -102,6 +105,8 @@ def train(number, ranks, how, *, steps=8, checkpoint_at=None, way="dict", cap_mb
             x, y = batch_of(accumulate * step + part, number, 24)
             loss = nn.functional.mse_loss(wrapped(x), y)
             loss.backward()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
         losses.append(loss.item())
     return {"losses": losses, "parameters": parameters_of(model), "bytes_sent": getattr(hook_state, "bytes_sent", 0)}

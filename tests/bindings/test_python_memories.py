@@ -35,8 +35,26 @@ def test_what_is_left_out_is_kept():
     assert not any(x.any() for x in kept(model).values())
 
 
-def test_a_state_and_a_pickle_go_on():
-    model, other = (atomo.Compressor(LAYERS, "bias=identity; *=ef+atomo:bits=1") for _ in range(2))
+@pytest.mark.parametrize("memory, bytes_kept", [("ef:memory=bf16", 2 * 1207), ("momentum:beta=1,memory=int8", 1207 + 4 * 6),
+                                                ("dgc:momentum=0,memory=int8", 2 * (1207 + 4 * 6))])
+def test_what_is_kept_in_fewer_bits(memory, bytes_kept):
+    """Up to the rounding of each step, nothing is lost; and no more memory is taken than that."""
+    model = atomo.Compressor(LAYERS, f"{memory}+topk:keep=0.1")
+    assert model.memory_bytes == bytes_kept
+    before = {name: np.zeros_like(x) for name, x in gradients(0).items()}
+    for step in range(4):
+        x = {name: g + before[name] for name, g in gradients(step).items()}
+        decoded = model.decode(model.encode(gradients(step), step=step), like=x)
+        before = kept(model)
+        for name in LAYERS:
+            left = x[name] - decoded[name]
+            np.testing.assert_allclose(before[name], left, atol=np.abs(left).max() / 100)
+            assert name == "bias" or not np.array_equal(before[name], left)
+
+
+@pytest.mark.parametrize("policy", ["bias=identity; *=ef+atomo:bits=1", "bias=identity; *=ef:memory=int8+atomo:bits=1"])
+def test_a_state_and_a_pickle_go_on(policy):
+    model, other = (atomo.Compressor(LAYERS, policy) for _ in range(2))
     for step in range(3):
         model.encode(gradients(step), step=step)
     other.load_state(model.state())

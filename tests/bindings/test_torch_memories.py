@@ -76,7 +76,8 @@ def of_coder(coder):
     return {name: coder.compressor.memory(name) for name in coder.layers}
 
 
-@pytest.mark.parametrize("policy", ["ef+topk:keep=5", "dgc:momentum=0.9+topk:keep=5", "momentum:beta=0.9+sign:scale=mean"])
+@pytest.mark.parametrize("policy", ["ef+topk:keep=5", "dgc:momentum=0.9+topk:keep=5", "momentum:beta=0.9+sign:scale=mean",
+                                    "dgc:memory=int8+topk:keep=5"])
 def test_a_step_is_taken_back_without_a_copy(policy, monkeypatch):
     draw = torch.Generator().manual_seed(1)
     coder = Coder(policy, 1)
@@ -152,19 +153,56 @@ def test_a_step_that_a_gradscaler_skips_leaves_memories(world, policy, way):
         assert same(first, bad) and not same(bad, last)
 
 
+MEMORIES = {"ef+topk:keep=0.05": 1.0, "ef:decay=0.9+topk:keep=0.05": 0.9, "ef+atomo:bits=1,content=nearest": 1.0,
+            "momentum:beta=0.9+sign:scale=mean": 0.9, "dgc:momentum=0.9+topk:keep=0.05": 0.9}  # and their factors
+
+
 @pytest.mark.parametrize("way", WAYS)
-def test_memories_are_of_gradients_without_their_scale(world, way):
+@pytest.mark.parametrize("policy", MEMORIES)
+def test_memories_are_of_gradients_without_their_scale(world, policy, way):
     """Powers of two leave every bit, so a scale that changes changes nothing."""
-    plain, scaled = (world(2).run(memory_runs.train, "ef+topk:keep=0.05", scales, way=way)
+    plain, scaled = (world(2).run(memory_runs.train, policy, scales, way=way)
                      for scales in ([1.0] * 6, [1.0, 64.0, 64.0, 4.0, 4.0, 256.0]))
     for was, now in zip(plain, scaled):
         assert same(was, now)
 
 
-def test_gradients_may_be_added_up_and_clipped(world):
-    check_replicas(world(2).run(ddp_runs.train, "ef+topk:keep=0.05", accumulate=2, steps=4))
-    results = world(2).run(memory_runs.train, "ef+topk:keep=0.05", [1.0] * 6, clip=0.01)
-    assert same(*results)
+class Rules:
+    """What a rank's messages must have said of a layer, by the formulas of docs/memories.md."""
+
+    def __init__(self, policy):
+        self.dgc, self.factor = policy.startswith("dgc"), np.float32(MEMORIES[policy])
+        self.u, self.kept = np.float32(0), np.float32(0)
+
+    def sent(self, own, kept):
+        """`kept` is what is left."""
+        if self.dgc:
+            u = own + self.factor * self.u
+            x = self.kept + u
+            self.u = np.where(kept == x, u, np.float32(0))
+        else:
+            x = own + self.factor * self.kept
+        self.kept = kept
+        return x - kept
+
+
+@pytest.mark.parametrize("policy", MEMORIES)
+@pytest.mark.parametrize("how, way", [*((how, way) for how in ("accumulated", "halves") for way in WAYS),
+                                      ("clipped", "Watched"), ("autocast", "OnStandIn")])
+def test_what_arrives_and_what_is_kept_are_all_there_was(world, policy, how, way):
+    """One message of the sum over batches; of gradients before they are clipped; of halves, up to their rounding."""
+    results = world(2).run(memory_runs.recorded, policy, way, how)
+    check_replicas(results)
+    assert results[0]["types"] == ({"torch.float32", "torch.bfloat16", "torch.float16"} if how == "halves" else {"torch.float32"})
+    ranks = [{name: Rules(policy) for name in result["steps"][0]["own"]} for result in results]
+    for steps in zip(*(result["steps"] for result in results)):
+        assert how != "clipped" or steps[0]["norm"] > 0.02
+        for name, arrived in steps[0]["arrived"].items():
+            sent = [rules[name].sent(step["own"][name].ravel(), step["kept"][name]) for rules, step in zip(ranks, steps)]
+            largest = max(np.abs(own).max() for own in sent)
+            np.testing.assert_allclose(arrived.ravel(), sum(sent) / 2, rtol=0.01 if how == "halves" else 1e-5,
+                                       atol=(1e-3 if how == "halves" else 1e-5) * largest, err_msg=name)
+        assert all(any(kept.any() for kept in step["kept"].values()) for step in steps)
 
 
 def test_memories_follow_their_layers_to_other_buckets(world):

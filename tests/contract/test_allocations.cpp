@@ -112,6 +112,7 @@ void check_takes_no_memory(const char* policy) {
 TEST(Allocations, ModelsTakeNoMemoryAfterSetUp) {
   check_takes_no_memory("b=qsgd:bits=4;*=atomo:bits=1");
   check_takes_no_memory("a=dgc+topk:keep=0.1;b=ef:memory=bf16+qsgd:bits=4;*=ef+atomo:bits=1");
+  check_takes_no_memory("a=dgc:memory=bf16+topk:keep=0.1;*=dgc:memory=int8+topk:keep=0.1");
 }
 
 }  // namespace

@@ -124,13 +124,25 @@ TEST(Memories, HalvesAndThreadsChangeNothing) {
 }
 
 /// |e|^2 <= 4 (1 - d) / d^2 G^2 for a contraction d and gradients of norm G (arXiv 1901.09847,
-/// lemma 3).
+/// lemma 3). Unbiased rounding of what is left to within r^2 of its square makes of 1 - d, on average,
+/// (1 - d) (1 + r^2): at most a quarter of a step squared an entry, of 1/128 of a value in bf16 and of 1/127 of the
+/// largest in int8.
 TEST(Memories, StayWithinTheContractionsBound) {
   constexpr std::size_t kEntries = 40;
   const std::vector<LayerSpec> layers{{"x", {kEntries}}};
   const auto steps = static_cast<std::uint32_t>(test::repeats(10000));
-  for (const auto& [spec, contraction] :
-       {std::pair{"ef+topk:keep=4", 0.1}, {"ef+sign:scale=mean", 1.0 / kEntries}}) {
+  constexpr double kSign = 1.0 / kEntries, kBf16 = 0.25 / (128 * 128),
+                   kInt8 = 0.25 * kEntries / (127 * 127);
+  struct Case {
+    const char* spec;
+    double contraction, rounding;
+  };
+  for (const auto& [spec, exact, rounding] : {Case{"ef+topk:keep=4", 0.1, 0},
+                                              {"ef+sign:scale=mean", kSign, 0},
+                                              {"ef:memory=bf16+topk:keep=4", 0.1, kBf16},
+                                              {"ef:memory=int8+topk:keep=4", 0.1, kInt8},
+                                              {"ef:memory=int8+sign:scale=mean", kSign, kInt8}}) {
+    const double contraction = 1 - (1 - exact) * (1 + rounding);
     MemoryModel model(layers, spec);
     double largest = 0;
     for (std::uint32_t step = 0; step < steps; ++step) {
@@ -359,27 +371,11 @@ TEST(Memories, AnUnbiasedCodecContractsWhereAsked) {
   }
 }
 
-/// bf16: the value kept is one of the two nearest, and right on average over many steps.
-TEST(Memories, InBf16AreRoundedAtRandom) {
-  const std::vector<LayerSpec> layers{{"x", {2000}}};
-  MemoryModel half(layers, "ef:memory=bf16+topk:keep=1"), wide(layers, "ef+topk:keep=1");
-  const std::vector<float> g(2000, 1.0009765625f);  // an eighth of a bf16 step above 1
-  const auto a = half.encode({g}, 0);
-  EXPECT_EQ(a, wide.encode({g}, 0));
-  EXPECT_EQ(half.model.memory_bytes() * 2, wide.model.memory_bytes());
-  double sum = 0;
-  for (const float v : half.model.memory(0)) {
-    EXPECT_TRUE(v == 1.0f || v == 1.0078125f || v == 0.0f) << v;
-    sum += v;
-  }
-  EXPECT_NEAR(sum / 1999, 1.0009765625, 5 * 0.0026 / std::sqrt(1999.0));
-  EXPECT_GT(sum, 1999.0) << "some are rounded up";
-}
-
 /// A message that nobody used: once, and not one that moved nothing.
 TEST(Memories, CanBeTakenBackByOneMessage) {
   const auto layers = test::memory_layers();
-  for (const std::string spec : {"ef+topk:keep=0.1", "dgc+topk:keep=0.1", "ef:memory=bf16+sign"}) {
+  for (const std::string spec : {"ef+topk:keep=0.1", "dgc+topk:keep=0.1", "ef:memory=bf16+sign",
+                                 "ef:memory=int8+topk:keep=0.1", "dgc:memory=int8+topk:keep=0.1"}) {
     SCOPED_TRACE(spec);
     Compressor model(layers, Policy::parse(spec), {.takes_back = true});
     MemoryModel plain(layers, spec), views(layers, spec);
@@ -463,7 +459,7 @@ TEST(Memories, AreRefusedWhereTheyMakeNoSense) {
       {"ef:decay=1.5+sign", "from 0 to 1"},
       {"ef:scale=contract+atomo:bits=1", "no omega is known"},
       {"ef:scale=contract+topk:keep=0.1", "is biased"},
-      {"dgc:memory=bf16+topk:keep=0.1", "unknown key 'memory'"},
+      {"dgc:memory=f16+topk:keep=0.1", "f32, bf16 or int8"},
       {"momentum:decay=0.9+topk:keep=0.1", "unknown key 'decay'"},
       {"dcg+topk:keep=0.1", "the nearest is dgc"}};
   for (const auto& [spec, says] : wrong)

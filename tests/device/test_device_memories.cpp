@@ -84,11 +84,13 @@ std::vector<std::string> specs() {
   for (const std::string& codec : test::specs_with_the_cpus_bytes()) all.push_back("ef+" + codec);
   for (const std::string codec : {"topk:keep=0.1", "sign:scale=mean", "atomo:bits=1,atoms=rows",
                                   "topk:chunk=64,k=4,values=2"}) {
-    for (const std::string memory : {"ef:decay=0.95", "momentum:beta=0.9", "dgc", "ef:memory=bf16"})
+    for (const std::string memory : {"ef:decay=0.95", "momentum:beta=0.9", "dgc", "ef:memory=bf16",
+                                     "momentum:memory=int8", "dgc:memory=bf16", "dgc:memory=int8"})
       all.push_back(memory + "+" + codec);
   }
   for (const std::string codec : {"natural", "qsgd:bits=4"})
-    all.push_back("ef:scale=contract,memory=bf16,decay=0.5+" + codec);
+    for (const std::string type : {"bf16", "int8"})
+      all.push_back("ef:scale=contract,memory=" + type + ",decay=0.5+" + codec);
   return all;
 }
 
@@ -153,8 +155,8 @@ TEST(DeviceMemoriesOfSketches, KeepWhatMessagesLeaveOut) {
 constexpr const char* kMixed =
     "a.weight=ef+topk:keep=0.1; a.bias=dgc+topk:keep=0.3; b.weight=sign; "
     "b.bias=ef:memory=bf16+atomo:bits=2,atoms=blocks; "
-    "c.bias=momentum+atomo:bits=2,atoms=coordinate; "
-    "*=ef+qsgd:bits=4";
+    "c.bias=dgc:memory=int8+atomo:bits=2,atoms=coordinate; "
+    "*=ef:memory=int8+qsgd:bits=4";
 
 /// Layers one by one and the buckets of a step: the messages and memories of the CPU. A layer of a step is
 /// sent once, finite or not.

@@ -90,7 +90,7 @@ class DevicesTest(unittest.TestCase):
     def test_memories(self):
         """Those of each worker, a checkpoint's too, behind one step and behind several."""
         for codec in ("ef+topk:keep=0.05", "dgc+topk:keep=0.05", "ef:memory=bf16+sign:scale=mean",
-                      "momentum+qsgd:bits=2+blosc"):
+                      "dgc:memory=int8+topk:keep=0.05", "momentum+qsgd:bits=2+blosc"):
             for algorithm in ("allgather", "local"):
                 with self.subTest(algorithm=algorithm, codec=codec):
                     processes, *options = RUNS[algorithm]

@@ -334,6 +334,19 @@ class BudgetTest(unittest.TestCase):
         options = (3, "--model", "logistic", "--steps", 6, "--codec", "identity:dtype=f32")
         self.assertEqual(losses(*options), losses(*options, "--loss-scale", 1024, "--loss-scale-from", 2))
 
+    def test_memories_are_of_gradients_without_the_loss_scale(self):
+        """A power of two leaves every bit, so a scale that comes in the middle of a run changes nothing. With one that rounds the
+        losses are near, and not those of a run whose memories were formed under another scale."""
+        for number, codec in enumerate(("ef+topk:keep=0.02", "dgc:momentum=0.9+topk:keep=0.02", "momentum:beta=0.9+sign:scale=mean",
+                                        "ef:decay=0.9+topk:keep=0.02", "ef+atomo:bits=0.25,content=nearest")):
+            algorithm = ("allgather", "local")[number % 2]
+            options = (2, "--algorithm", algorithm, "--model", "logistic", "--steps", 8, "--codec", codec, "--lr", 0.02,
+                       *(("--local-steps", 2) if algorithm == "local" else ()))
+            with self.subTest(codec=codec):
+                plain = losses(*options)
+                self.assertEqual(plain, losses(*options, "--loss-scale", 1024, "--loss-scale-from", 3))
+                numpy.testing.assert_allclose(losses(*options, "--loss-scale", 1000, "--loss-scale-from", 3), plain, rtol=0.01)
+
 
 class CompareTest(unittest.TestCase):
     def compare(self, *options):

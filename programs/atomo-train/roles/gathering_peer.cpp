@@ -28,6 +28,8 @@ GatheringPeer::GatheringPeer(Run& run, MakeOptimiser make)
                                            run.options.cuda_aware_mpi, run.options.vote)
                     : make_host_exchange(learner_.compressor(), run.threads, workers_,
                                          run.options.vote)) {
+  const auto rules = atomo::Policy::parse(run.options.policy).rules();
+  remembers_ = std::ranges::any_of(rules, [](const auto& r) { return r.codec.traits().memory; });
   if (run.options.has_squares()) squares_.emplace(learner_.replica().layers(), workers_);
   if (second_moment_of(run.options.second_moment) == SecondMoment::exact)
     exact_.resize(learner_.compressor().elements());
@@ -40,6 +42,7 @@ void GatheringPeer::begin_payload(std::uint32_t step, bool computing) {
   tells_squares_ = squares_ && run_.options.tells_squares(step);
   scale_ = run_.options.gradient_scale(step);
   if (!units_.empty()) optimiser_->find_units(step, units_);
+  divisor_ = computing && remembers_ ? static_cast<float>(scale_) : 1.0F;
 }
 
 void GatheringPeer::put(std::size_t layer, std::span<const float> values) {
@@ -47,14 +50,23 @@ void GatheringPeer::put(std::size_t layer, std::span<const float> values) {
   if (tells_squares_) squares_->add(layer, values, scale_);
   if (!exact_.empty())
     std::ranges::copy(values, std::span(exact_).subspan(learner_.replica().offset(layer)).begin());
+  exchange_->put(layer, divided(layer, values));
+  report_.encode += milliseconds(Clock::now() - begin);
+}
+
+std::span<const float> GatheringPeer::divided(std::size_t layer, std::span<const float> values) {
+  if (divisor_ == 1 && units_.empty()) return values;
+  if (divided_.empty()) divided_.resize(learner_.compressor().elements());
+  const auto own = std::span(divided_).subspan(learner_.replica().offset(layer), values.size());
+  learner_.to_host(values, own);
+  if (divisor_ != 1) {
+    for (float& v : own) v /= divisor_;
+  }
   if (!units_.empty()) {
     const float* const unit = units_.data() + learner_.replica().offset(layer);
-    in_units_.resize(values.size());
-    for (std::size_t i = 0; i < values.size(); ++i) in_units_[i] = values[i] / unit[i];
-    values = in_units_;
+    for (std::size_t i = 0; i < own.size(); ++i) own[i] /= unit[i];
   }
-  exchange_->put(layer, values);
-  report_.encode += milliseconds(Clock::now() - begin);
+  return own;
 }
 
 void GatheringPeer::encode(std::uint32_t step, bool corrupt) {
@@ -80,7 +92,7 @@ void GatheringPeer::exchange_squares(std::uint32_t step) {
   take_out_of_units(decoded);
   auto key = learner_.key(step);
   key.channel = kSquaresChannel;
-  const auto message = squares_->encode(key, decoded, scale_);
+  const auto message = squares_->encode(key, decoded, scale_ / divisor_);
   const auto encoded = Clock::now();
   report_.encode += milliseconds(encoded - begin);
   std::vector<std::byte> all(message.size() * workers_);
@@ -147,6 +159,9 @@ std::span<float> GatheringPeer::decode_mean(std::uint32_t step) {
   for (std::size_t k = 0; k < workers_; ++k) check_payload(statuses[k], static_cast<int>(k), step);
   const std::span<float> mean = exchange_->sum();
   take_out_of_units(mean);
+  if (divisor_ != 1) {
+    for (float& v : mean) v *= divisor_;
+  }
   const auto end = Clock::now();
   decode_ = milliseconds(end - begin);
   timeline_.span("decode", "", begin, end);

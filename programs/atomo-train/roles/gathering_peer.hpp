@@ -22,7 +22,8 @@ class GatheringPeer : public Peer {
 
   /// A new payload, with the draws of `step`. `computing`: back-propagation goes on between its
   /// layers, so what encoding can do for a layer alone is done when it comes, where the process has
-  /// a thread to spare.
+  /// a thread to spare; and what comes has the step's loss scale, which a memory does not see: it is
+  /// divided out in front of it, in host memory, and `decode_mean` gives it back.
   void begin_payload(std::uint32_t step, bool computing);
   /// A layer of this rank's array, in the memory that the network computes in or the host's.
   void put(std::size_t layer, std::span<const float> values);
@@ -45,17 +46,20 @@ class GatheringPeer : public Peer {
   [[nodiscard]] std::span<float> decode_mean(std::uint32_t step);
 
  private:
+  /// A layer of gradients as the exchange has it: without what a memory does not see, in its units.
+  [[nodiscard]] std::span<const float> divided(std::size_t layer, std::span<const float> values);
   /// All layers of a gradient, one behind the other.
   void take_out_of_units(std::span<float> values) const;
 
   std::unique_ptr<Exchange> exchange_;
   std::optional<SquaresExchange> squares_;  ///< where the second moment comes from them
   bool tells_squares_ = false;              ///< at this step
-  std::vector<float> exact_;  ///< this rank's gradients, where the second moment is of them
-  double scale_ = 1;          ///< of its gradients
-  /// With --precondition, what each entry of a gradient is divided by before it is encoded.
-  std::vector<float> units_;
-  std::vector<float> in_units_;  ///< a layer
+  std::vector<float> exact_;    ///< this rank's gradients, where the second moment is of them
+  double scale_ = 1;            ///< of its gradients
+  bool remembers_ = false;      ///< a codec has a memory
+  float divisor_ = 1;           ///< the scale, where the payload is of gradients and one has
+  std::vector<float> units_;    ///< with --precondition, of each entry of a gradient
+  std::vector<float> divided_;  ///< gradients without the divisor, in their units
 };
 
 }  // namespace train
