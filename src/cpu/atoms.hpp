@@ -105,6 +105,20 @@ Status encode_atoms(const float* x, const AtomLayout& layout, const double* rms,
 Status decode_atoms(ConstBytes body, const AtomLayout& layout, float price, const Key& key,
                     float* y, DecodeMode mode, Executor* executor) noexcept;
 
+/// A body of one of several messages, and what becomes of it.
+struct AtomMessage {
+  ConstBytes body;
+  float price = 0;
+  float gain = 1;  ///< as DecodeMode's
+  Key key;
+  Status status = Status::ok;  ///< `add_atoms` leaves a failed one out
+};
+
+/// Adds alpha times the bodies, kBodiesAtOnce of them at most, to `y` in their order, entry by entry, a stretch of the tensor at a
+/// time: y is read and written once for all. A body's status becomes what `decode_atoms` would return.
+void add_atoms(std::span<AtomMessage> messages, const AtomLayout& layout, float alpha,
+               float* y) noexcept;
+
 /// Walks the index of a body without decoding its content: marks, classes and the lengths of
 /// groups.
 Status inspect_atoms(ConstBytes body, const AtomLayout& layout, std::uint64_t& kept) noexcept;

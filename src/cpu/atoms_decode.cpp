@@ -8,8 +8,11 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
+#include "core/bit_counts.hpp"
 #include "core/run_tasks.hpp"
+#include "cpu/add_bodies.hpp"
 #include "cpu/atoms.hpp"
 #include "cpu/pairs.hpp"
 #include "cpu/pieces.hpp"
@@ -67,6 +70,8 @@ class ContentReader {
     });
   }
 
+  /// Decodes what was added so far. False: as above.
+  [[nodiscard]] bool pause() noexcept { return flush(); }
   [[nodiscard]] bool finish() noexcept { return flush() && (!group_open_ || bit_[0] == bit_[1]); }
 
  private:
@@ -266,8 +271,62 @@ struct AtomReader {
   }
 };
 
+/// A body of rows or blocks on its way into a tensor, a stretch of atoms after the other.
+class AtomStream {
+ public:
+  [[nodiscard]] static Status open(const AtomMessage& message, const AtomLayout& layout,
+                                   float alpha, float* y,
+                                   std::optional<AtomStream>& stream) noexcept {
+    if (!valid_layout(layout)) return Status::unsupported;
+    MarksReader marks;
+    BodyIndex index;
+    if (!is_price(message.price) || !index.open(message.body, layout, marks))
+      return Status::corrupt;
+    stream.emplace(message, layout, DecodeMode{true, alpha, message.gain}, y, index, marks);
+    return Status::ok;
+  }
+  AtomStream(const AtomMessage& message, const AtomLayout& layout, DecodeMode mode, float* y,
+             const BodyIndex& index, const MarksReader& marks) noexcept
+      : vectors_(layout, message.price, message.gain),
+        reader_(message.body, index, vectors_, message.key, {y}, mode),
+        marks_(marks) {}
+  AtomStream(const AtomStream&) = delete;
+  AtomStream& operator=(const AtomStream&) = delete;
+
+  /// Adds the kept atoms before `end` that were not added yet. False: the body is damaged.
+  [[nodiscard]] bool add_before(std::uint64_t end) noexcept {
+    for (;;) {
+      for (; word_ != 0; word_ &= word_ - 1, ++found_) {
+        const std::uint64_t atom = begin_ + static_cast<std::uint64_t>(core::countr_zero(word_));
+        if (atom >= end) return reader_.pause();
+        if (!reader_.add(atom, atom)) return false;
+      }
+      if (next_ >= end) return reader_.pause();
+      if (next_ % kMarksSegment == 0 && !marks_.next(segment_)) return false;
+      word_ = segment_[next_ % kMarksSegment / 64];
+      begin_ = next_;
+      next_ += 64;
+    }
+  }
+  /// Behind the last atom.
+  [[nodiscard]] bool finish() noexcept { return reader_.finish() && found_ == marks_.kept(); }
+
+ private:
+  SingleVectors vectors_;
+  ContentReader<SingleVectors> reader_;
+  MarksReader marks_;
+  SegmentMarks segment_;
+  std::uint64_t word_ = 0;  ///< marks that are left of the atoms from `begin_` on
+  std::uint64_t begin_ = 0;
+  std::uint64_t next_ = 0;   ///< atom of the next word
+  std::uint64_t found_ = 0;  ///< kept atoms so far
+};
+
 /// Entries of a stretch that is worth a task, and stretches at most: each walks the marks.
 constexpr std::uint64_t kStretchEntries = std::uint64_t{1} << 16, kMaxStretches = 8;
+/// Entries of a stretch to which all messages are added: it stays in an L2 cache, and is long enough that what is
+/// decoded side by side seldom ends early.
+constexpr std::uint64_t kAddedTogether = std::uint64_t{1} << 17;
 
 /// Calls `read(first, end)` for stretches of the kept atoms, whole groups; whether all were good.
 template <typename Read>
@@ -303,6 +362,29 @@ Status decode_atoms(ConstBytes body, const AtomLayout& layout, float price, cons
       index.kept, layout.length, executor,
       [&](std::uint64_t first, std::uint64_t end) { return reader.read(first, end); });
   return good ? Status::ok : Status::corrupt;
+}
+
+void add_atoms(std::span<AtomMessage> messages, const AtomLayout& layout, float alpha,
+               float* y) noexcept {
+  std::array<std::optional<AtomStream>, kBodiesAtOnce> streams;
+  for (std::size_t m = 0; m < messages.size(); ++m) {
+    AtomMessage& message = messages[m];
+    if (failed(message.status) || message.body.empty()) continue;
+    message.status = AtomStream::open(message, layout, alpha, y, streams[m]);
+  }
+  if (!valid_layout(layout)) return;
+  const std::uint64_t each = std::max<std::uint64_t>(1, kAddedTogether / layout.length);
+  for (std::uint64_t begin = 0; begin < layout.count; begin += each) {
+    const std::uint64_t end = std::min(layout.count, begin + each);
+    for (std::size_t m = 0; m < messages.size(); ++m) {
+      std::optional<AtomStream>& stream = streams[m];
+      if (!stream) continue;
+      const bool good = stream->add_before(end) && (end < layout.count || stream->finish());
+      if (good) continue;
+      messages[m].status = Status::corrupt;
+      stream.reset();
+    }
+  }
 }
 
 Status decode_pair_factors(ConstBytes body, const PairLayer& layer, float price, float gain,

@@ -3,6 +3,7 @@
 /// row's form says that the body holds, pairs, rows, blocks or coordinates.
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <utility>
 
@@ -134,21 +135,52 @@ Status decode_sketch(const LayerOutput& out, const LayerBody& from, const Dither
   return overflow.load(std::memory_order_relaxed) ? Status::overflow : Status::ok;
 }
 
-Status decode_dithered(const LayerOutput& out, const LayerBody& from) noexcept {
+/// A body with entries, without the word of thinned ones.
+Status open_dithered(const LayerBody& from, const DitheredLayer& layer, ConstBytes& body,
+                     float& gain) noexcept {
+  body = from.bytes;
+  const bool sound = from.price > 0 && (!from.is_thinned() || open_thinned(layer, body, gain));
+  return sound ? Status::ok : Status::corrupt;
+}
+
+Status decode_dithered(const LayerOutput& out, const DitheredLayer& layer,
+                       const LayerBody& from) noexcept {
   if (from.bytes.empty()) {
     if (!out.add) std::fill_n(out.y, out.n, 0.0f);
     return Status::ok;
   }
-  if (!(from.price > 0)) return Status::corrupt;
-  const DitheredLayer layer = dithered_layer(*out.kind, from.row.form());
   cpu::DecodeMode mode{out.add, out.alpha};
-  ConstBytes body = from.bytes;
-  if (from.is_thinned() && !open_thinned(layer, body, mode.gain)) return Status::corrupt;
+  ConstBytes body;
+  if (const Status s = open_dithered(from, layer, body, mode.gain); failed(s)) return s;
   if (!layer.has_pairs())
     return cpu::decode_atoms(body, layer.atoms, from.price, from.key, out.y, mode, out.executor);
   return layer.is_sketch() ? decode_sketch(out, from, layer, body, mode)
                            : decode_singular_pairs(out, from, layer.pairs, body, mode);
 }
+
+/// Bodies of rows, or of blocks, which are added together.
+void add_together(const LayerOutput& out, const DitheredLayer& layer) noexcept {
+  std::array<cpu::AtomMessage, cpu::kBodiesAtOnce> messages;
+  for (std::size_t i = 0; i < out.bodies.size(); ++i) {
+    const LayerBody& from = out.bodies[i];
+    messages[i].price = from.price;
+    messages[i].key = from.key;
+    if (!from.bytes.empty())
+      messages[i].status = open_dithered(from, layer, messages[i].body, messages[i].gain);
+  }
+  cpu::add_atoms(std::span(messages).first(out.bodies.size()), layer.atoms, out.alpha, out.y);
+  for (std::size_t i = 0; i < out.bodies.size(); ++i) out.bodies[i].status = messages[i].status;
+}
+
+/// Bodies of one form. On several threads, and where they have pairs, one after the other.
+void decode_bodies(const LayerOutput& out, std::uint8_t form) noexcept {
+  const DitheredLayer layer = dithered_layer(*out.kind, form);
+  if (out.bodies.size() > 1 && out.executor == nullptr && !layer.has_pairs())
+    return add_together(out, layer);
+  for (LayerBody& body : out.bodies) body.status = decode_dithered(out, layer, body);
+}
+
+void decode_atoms(const LayerOutput& out) noexcept { decode_bodies(out, 0); }
 
 Status count_dithered(ConstBytes body, const Kind& kind, std::uint8_t form, std::uint64_t& atoms,
                       std::uint64_t& kept) noexcept {
@@ -192,31 +224,32 @@ std::size_t workspace(const Kind& kind) noexcept {
   return bytes;
 }
 
-bool is_grid(const LayerBody& body) noexcept { return body.row.form() == kGridForm; }
-
-Status decode_form(const LayerOutput& out, const LayerBody& body) noexcept {
-  if (!has_form(fields_of(*out.kind), body.row.form()) || is_grid(body)) return Status::corrupt;
-  return decode_dithered(out, body);
+/// Coordinates are never thinned.
+bool is_grid(const LayerBody& body) noexcept {
+  return body.row.form() == kGridForm && !body.is_thinned();
 }
 
-/// Neighbours that are coordinates, which are never thinned, go together.
+/// Neighbours of one form go together.
 void decode_automatic(const LayerOutput& out) noexcept {
-  const Kind kind = coordinates_of(*out.kind);
-  const auto is_other = [](const LayerBody& body) { return !is_grid(body) || body.is_thinned(); };
+  const Kind grid = coordinates_of(*out.kind);
   for (std::span<LayerBody> left = out.bodies; !left.empty();) {
+    const LayerBody& first = left.front();
+    const std::uint8_t form = first.row.form();
+    const auto other = std::find_if(left.begin(), left.end(), [&](const LayerBody& body) {
+      return body.row.form() != form || is_grid(body) != is_grid(first);
+    });
     LayerOutput part = out;
-    const auto other = std::find_if(left.begin(), left.end(), is_other);
     part.bodies = left.first(static_cast<std::size_t>(other - left.begin()));
-    if (part.bodies.empty()) {
-      part.bodies = left.first(1);
-      decode_each<decode_form>(part);
-      left = left.subspan(1);
-      continue;
-    }
     left = left.subspan(part.bodies.size());
-    part.kind = &kind;
-    for (LayerBody& body : part.bodies) body.price = grid_step(body.price);
-    decoders::coordinate.decode(part);
+    if (is_grid(first)) {
+      part.kind = &grid;
+      for (LayerBody& body : part.bodies) body.price = grid_step(body.price);
+      decoders::coordinate.decode(part);
+    } else if (form != kGridForm && has_form(fields_of(*out.kind), form)) {
+      decode_bodies(part, form);
+    } else {
+      for (LayerBody& body : part.bodies) body.status = Status::corrupt;
+    }
   }
 }
 
@@ -229,8 +262,8 @@ Status count_automatic(ConstBytes body, const Kind& kind, std::uint8_t form, std
 
 }  // namespace
 
-const BodyDecoder decoders::atoms{describe_atoms, max_bytes, workspace,
-                                  decode_each<decode_dithered>, count_dithered};
+const BodyDecoder decoders::atoms{describe_atoms, max_bytes, workspace, decode_atoms,
+                                  count_dithered};
 const BodyDecoder decoders::automatic{describe_automatic, max_bytes, workspace, decode_automatic,
                                       count_automatic};
 
