@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <optional>
 #include <utility>
 
 #include "codec/body_decoder.hpp"
@@ -106,35 +107,6 @@ bool split_sketch(ConstBytes body, ConstBytes& pairs, ConstBytes& rows) noexcept
   return true;
 }
 
-Status decode_sketch(const LayerOutput& out, const LayerBody& from, const DitheredLayer& of,
-                     ConstBytes body, cpu::DecodeMode mode) noexcept {
-  ConstBytes pairs, rows;
-  if (!split_sketch(body, pairs, rows)) return Status::corrupt;
-  Carver carver(out.workspace);
-  DecodeMemory memory(of, carver);
-  if (!carver.fits()) return Status::workspace_too_small;
-  const PairLayer& layer = of.pairs;
-  if (!pairs.empty()) {
-    const Status status = cpu::decode_pair_factors(pairs, layer, from.price, mode.gain, from.key,
-                                                   out.executor, memory.factors);
-    if (failed(status)) return status;
-  }
-  float* const rest = mode.add ? memory.rest.data() : out.y;
-  const Status status = cpu::decode_atoms(rows, of.atoms, from.price, from.key, rest,
-                                          {false, 1.0f, mode.gain}, out.executor);
-  if (failed(status)) return status;
-  const Sides sides(layer.view, memory.factors);
-  const LowRank sum{sides.left,         sides.right,     memory.factors.kept,
-                    layer.view.columns, layer.view.rows, static_cast<float>(memory.factors.scale)};
-  std::atomic<bool> overflow{false};
-  run_ranges(out.executor, layer.view.rows, 64, [&](std::size_t begin, std::size_t end) {
-    const std::size_t at = begin * layer.view.columns;
-    if (add_low_rank(sum, begin, end, rest + at, mode, out.y + at))
-      overflow.store(true, std::memory_order_relaxed);
-  });
-  return overflow.load(std::memory_order_relaxed) ? Status::overflow : Status::ok;
-}
-
 /// A body with entries, without the word of thinned ones.
 Status open_dithered(const LayerBody& from, const DitheredLayer& layer, ConstBytes& body,
                      float& gain) noexcept {
@@ -143,24 +115,64 @@ Status open_dithered(const LayerBody& from, const DitheredLayer& layer, ConstByt
   return sound ? Status::ok : Status::corrupt;
 }
 
+/// A sketch's factors and the bytes of its rows.
+Status open_sketch(const LayerBody& from, const DitheredLayer& of, PairFactors& factors,
+                   ConstBytes& rows, float& gain, Executor* executor) noexcept {
+  ConstBytes body, pairs;
+  if (const Status s = open_dithered(from, of, body, gain); failed(s)) return s;
+  if (!split_sketch(body, pairs, rows)) return Status::corrupt;
+  if (pairs.empty()) return Status::ok;
+  return cpu::decode_pair_factors(pairs, of.pairs, from.price, gain, from.key, executor, factors);
+}
+
+LowRank low_rank_of(const PairLayer& layer, const PairFactors& factors) noexcept {
+  const Sides sides(layer.view, factors);
+  return {sides.left,         sides.right,     factors.kept,
+          layer.view.columns, layer.view.rows, static_cast<float>(factors.scale)};
+}
+
+Status decode_sketch(const LayerOutput& out, const LayerBody& from,
+                     const DitheredLayer& of) noexcept {
+  ConstBytes rows;
+  cpu::DecodeMode mode{out.add, out.alpha};
+  Carver carver(out.workspace);
+  DecodeMemory memory(of, carver);
+  if (!carver.fits()) return Status::workspace_too_small;
+  Status status = open_sketch(from, of, memory.factors, rows, mode.gain, out.executor);
+  if (failed(status)) return status;
+  float* const rest = mode.add ? memory.rest.data() : out.y;
+  status = cpu::decode_atoms(rows, of.atoms, from.price, from.key, rest, {false, 1.0f, mode.gain},
+                             out.executor);
+  if (failed(status)) return status;
+  const LowRank sum = low_rank_of(of.pairs, memory.factors);
+  std::atomic<bool> overflow{false};
+  run_ranges(out.executor, sum.rows, 64, [&](std::size_t begin, std::size_t end) {
+    const std::size_t at = begin * sum.columns;
+    if (add_low_rank(sum, begin, end, rest + at, mode, out.y + at))
+      overflow.store(true, std::memory_order_relaxed);
+  });
+  return overflow.load(std::memory_order_relaxed) ? Status::overflow : Status::ok;
+}
+
 Status decode_dithered(const LayerOutput& out, const DitheredLayer& layer,
                        const LayerBody& from) noexcept {
   if (from.bytes.empty()) {
     if (!out.add) std::fill_n(out.y, out.n, 0.0f);
     return Status::ok;
   }
+  if (layer.is_sketch()) return decode_sketch(out, from, layer);
   cpu::DecodeMode mode{out.add, out.alpha};
   ConstBytes body;
   if (const Status s = open_dithered(from, layer, body, mode.gain); failed(s)) return s;
-  if (!layer.has_pairs())
-    return cpu::decode_atoms(body, layer.atoms, from.price, from.key, out.y, mode, out.executor);
-  return layer.is_sketch() ? decode_sketch(out, from, layer, body, mode)
-                           : decode_singular_pairs(out, from, layer.pairs, body, mode);
+  if (layer.has_pairs()) return decode_singular_pairs(out, from, layer.pairs, body, mode);
+  return cpu::decode_atoms(body, layer.atoms, from.price, from.key, out.y, mode, out.executor);
 }
 
+using Messages = std::array<cpu::AtomMessage, cpu::kBodiesAtOnce>;
+
 /// Bodies of rows, or of blocks, which are added together.
-void add_together(const LayerOutput& out, const DitheredLayer& layer) noexcept {
-  std::array<cpu::AtomMessage, cpu::kBodiesAtOnce> messages;
+void add_atoms(const LayerOutput& out, const DitheredLayer& layer) noexcept {
+  Messages messages;
   for (std::size_t i = 0; i < out.bodies.size(); ++i) {
     const LayerBody& from = out.bodies[i];
     messages[i].price = from.price;
@@ -172,12 +184,71 @@ void add_together(const LayerOutput& out, const DitheredLayer& layer) noexcept {
   for (std::size_t i = 0; i < out.bodies.size(); ++i) out.bodies[i].status = messages[i].status;
 }
 
-/// Bodies of one form. On several threads, and where they have pairs, one after the other.
+/// What adding sketches together needs: the factors of all, and the rows of a stretch.
+struct SketchesMemory {
+  std::array<std::optional<PairFactors>, cpu::kBodiesAtOnce> factors;
+  std::span<float> rows;
+  SketchesMemory(const DitheredLayer& layer, std::size_t count, Carver& carver) noexcept {
+    for (std::size_t i = 0; i < count; ++i) factors[i].emplace(layer.pairs, carver);
+    const std::uint64_t most = std::min(cpu::atoms_together(layer.atoms), layer.atoms.count);
+    rows = carver.take<float>(most * layer.atoms.length);
+  }
+};
+
+/// Sketches that there is room for together: the workspace is that of one, whose rows are the whole tensor.
+std::size_t sketches_together(const LayerOutput& out, const DitheredLayer& layer) noexcept {
+  std::size_t count = out.bodies.size();
+  for (; count > 1; --count) {
+    Carver carver(out.workspace);
+    SketchesMemory(layer, count, carver);
+    if (carver.fits()) break;
+  }
+  return count;
+}
+
+/// `out` has as many bodies as there is room for. Those that kept nothing add nothing, not even zeros.
+void add_sketches(const LayerOutput& out, const DitheredLayer& layer) noexcept {
+  Carver carver(out.workspace);
+  SketchesMemory memory(layer, out.bodies.size(), carver);
+  Messages messages;
+  std::array<LayerBody*, cpu::kBodiesAtOnce> of{};
+  std::size_t count = 0;
+  for (LayerBody& from : out.bodies) {
+    from.status = Status::ok;
+    if (from.bytes.empty()) continue;
+    cpu::AtomMessage& message = messages[count];
+    message.price = from.price;
+    message.key = from.key;
+    message.status =
+        open_sketch(from, layer, *memory.factors[count], message.body, message.gain, nullptr);
+    of[count++] = &from;
+  }
+  const auto add = [&](std::size_t m, std::uint64_t first, std::uint64_t end) noexcept {
+    const LowRank sum = low_rank_of(layer.pairs, *memory.factors[m]);
+    if (add_low_rank(sum, first, end, memory.rows.data(), {true, out.alpha},
+                     out.y + first * sum.columns))
+      messages[m].status = Status::overflow;
+  };
+  cpu::read_atoms(std::span(messages).first(count), layer.atoms, memory.rows.data(),
+                  cpu::StretchAdder(add));
+  for (std::size_t m = 0; m < count; ++m) of[m]->status = messages[m].status;
+}
+
+/// Bodies of one form. Singular pairs, and all on several threads, are decoded one after the other.
 void decode_bodies(const LayerOutput& out, std::uint8_t form) noexcept {
   const DitheredLayer layer = dithered_layer(*out.kind, form);
-  if (out.bodies.size() > 1 && out.executor == nullptr && !layer.has_pairs())
-    return add_together(out, layer);
-  for (LayerBody& body : out.bodies) body.status = decode_dithered(out, layer, body);
+  LayerOutput part = out;
+  for (std::span<LayerBody> left = out.bodies; !left.empty();
+       left = left.subspan(part.bodies.size())) {
+    part.bodies = left;
+    const bool together = left.size() > 1 && out.executor == nullptr;
+    if (together && !layer.has_pairs()) return add_atoms(part, layer);
+    part.bodies = left.first(together && layer.is_sketch() ? sketches_together(part, layer) : 1);
+    if (part.bodies.size() > 1)
+      add_sketches(part, layer);
+    else
+      left.front().status = decode_dithered(out, layer, left.front());
+  }
 }
 
 void decode_atoms(const LayerOutput& out) noexcept { decode_bodies(out, 0); }
