@@ -226,8 +226,8 @@ smoke() {
 correctness() {
   local processes=$((cores < 16 ? cores : 16))
   cases parity 90 '*/Parity.*' $processes
-  cases others 240 '-*/Parity.*:*/TwoStreams.*:*/Large.*' $processes
-  ATOMO_TEST_ENTRIES=$([ $rehearse -eq 1 ] && echo 70001 || echo 67108864) cases two_streams 240 '*/TwoStreams.*' 6
+  cases others 240 '-*/Parity.*:*/TwoStreams*:*/Large.*' $processes
+  ATOMO_TEST_ENTRIES=$([ $rehearse -eq 1 ] && echo 70001 || echo 67108864) cases two_streams 240 '*/TwoStreams*' 6
   on_gpu_cases large 120 '*/Large.*' 2
 }
 

@@ -105,6 +105,48 @@ Status encode_atoms(const float* x, const AtomLayout& layout, const double* rms,
 Status decode_atoms(ConstBytes body, const AtomLayout& layout, float price, const Key& key,
                     float* y, DecodeMode mode, Executor* executor) noexcept;
 
+/// A body of one of several messages, and what becomes of it.
+struct AtomMessage {
+  ConstBytes body;
+  float price = 0;
+  float gain = 1;  ///< as DecodeMode's
+  Key key;
+  Status status = Status::ok;  ///< `add_atoms` leaves a failed one out
+};
+
+/// Adds alpha times the bodies, kBodiesAtOnce of them at most, to `y` in their order, a stretch of the
+/// tensor at a time: y is read and written once for all. A body's status becomes what `decode_atoms`
+/// would return.
+void add_atoms(std::span<AtomMessage> messages, const AtomLayout& layout, float alpha,
+               float* y) noexcept;
+
+/// Atoms of a stretch.
+[[nodiscard]] std::uint64_t atoms_together(const AtomLayout& layout) noexcept;
+
+/// A reference to what takes the values of a message's atoms `first` to before `end`.
+class StretchAdder {
+ public:
+  template <typename Add>
+  explicit StretchAdder(const Add& add) noexcept
+      : state_(&add),
+        call_([](const void* state, std::size_t message, std::uint64_t first,
+                 std::uint64_t end) noexcept {
+          (*static_cast<const Add*>(state))(message, first, end);
+        }) {}
+  void operator()(std::size_t message, std::uint64_t first, std::uint64_t end) const noexcept {
+    call_(state_, message, first, end);
+  }
+
+ private:
+  const void* state_;
+  void (*call_)(const void*, std::size_t, std::uint64_t, std::uint64_t) noexcept;
+};
+
+/// The same, where values are not all that is added: of every stretch, and of it of every message,
+/// `values`, which has room for a stretch, has the values while `add` is called.
+void read_atoms(std::span<AtomMessage> messages, const AtomLayout& layout, float* values,
+                const StretchAdder& add) noexcept;
+
 /// Walks the index of a body without decoding its content: marks, classes and the lengths of
 /// groups.
 Status inspect_atoms(ConstBytes body, const AtomLayout& layout, std::uint64_t& kept) noexcept;

@@ -8,8 +8,11 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
+#include "core/bit_counts.hpp"
 #include "core/run_tasks.hpp"
+#include "cpu/add_bodies.hpp"
 #include "cpu/atoms.hpp"
 #include "cpu/pairs.hpp"
 #include "cpu/pieces.hpp"
@@ -67,6 +70,8 @@ class ContentReader {
     });
   }
 
+  /// Decodes what was added so far. False: as above.
+  [[nodiscard]] bool pause() noexcept { return flush(); }
   [[nodiscard]] bool finish() noexcept { return flush() && (!group_open_ || bit_[0] == bit_[1]); }
 
  private:
@@ -266,6 +271,106 @@ struct AtomReader {
   }
 };
 
+/// Entries of a stretch that is read of all messages: it stays in an L2 cache, and is long enough that what is decoded
+/// side by side seldom ends early.
+constexpr std::uint64_t kReadTogether = std::uint64_t{1} << 17;
+
+/// A body of rows or blocks on its way into a tensor, a stretch of atoms after the other.
+class AtomStream {
+ public:
+  [[nodiscard]] static Status open(const AtomMessage& message, const AtomLayout& layout,
+                                   DecodeMode mode, float* y,
+                                   std::optional<AtomStream>& stream) noexcept {
+    MarksReader marks;
+    BodyIndex index;
+    if (!is_price(message.price) || !index.open(message.body, layout, marks))
+      return Status::corrupt;
+    mode.gain = message.gain;
+    stream.emplace(message, layout, mode, y, index, marks);
+    return Status::ok;
+  }
+  AtomStream(const AtomMessage& message, const AtomLayout& layout, DecodeMode mode, float* y,
+             const BodyIndex& index, const MarksReader& marks) noexcept
+      : vectors_(layout, message.price, message.gain),
+        reader_(message.body, index, vectors_, message.key, {y}, mode),
+        marks_(marks) {}
+  AtomStream(const AtomStream&) = delete;
+  AtomStream& operator=(const AtomStream&) = delete;
+
+  /// Writes, or adds, the kept atoms before `end` that were not yet; y begins at atom `origin`. False: the
+  /// body is damaged.
+  [[nodiscard]] bool read_before(std::uint64_t end, std::uint64_t origin) noexcept {
+    for (;;) {
+      for (; word_ != 0; word_ &= word_ - 1, ++found_) {
+        const std::uint64_t atom = begin_ + static_cast<std::uint64_t>(core::countr_zero(word_));
+        if (atom >= end) return reader_.pause();
+        if (!reader_.add(atom, atom - origin)) return false;
+      }
+      if (next_ >= end) return reader_.pause();
+      if (next_ % kMarksSegment == 0 && !marks_.next(segment_)) return false;
+      word_ = segment_[next_ % kMarksSegment / 64];
+      begin_ = next_;
+      next_ += 64;
+    }
+  }
+  /// Behind the last atom.
+  [[nodiscard]] bool finish() noexcept { return reader_.finish() && found_ == marks_.kept(); }
+
+ private:
+  SingleVectors vectors_;
+  ContentReader<SingleVectors> reader_;
+  MarksReader marks_;
+  SegmentMarks segment_;
+  std::uint64_t word_ = 0;  ///< marks that are left of the atoms from `begin_` on
+  std::uint64_t begin_ = 0;
+  std::uint64_t next_ = 0;   ///< atom of the next word
+  std::uint64_t found_ = 0;  ///< kept atoms so far
+};
+
+/// Messages that are read a stretch of atoms at a time.
+class MessageStreams {
+ public:
+  MessageStreams(std::span<AtomMessage> messages, const AtomLayout& layout, DecodeMode mode,
+                 float* y) noexcept
+      : messages_(messages), layout_(layout) {
+    for (std::size_t m = 0; m < messages.size(); ++m) {
+      AtomMessage& message = messages[m];
+      if (failed(message.status) || message.body.empty()) continue;
+      message.status = AtomStream::open(message, layout, mode, y, streams_[m]);
+    }
+  }
+  /// Calls read(message, begin, end) for every stretch of atoms and of it for every message that has not
+  /// failed, which it has when that returns false.
+  template <typename Read>
+  void each_stretch(const Read& read) noexcept {
+    const std::uint64_t each = atoms_together(layout_);
+    for (std::uint64_t begin = 0; begin < layout_.count; begin += each) {
+      const std::uint64_t end = std::min(layout_.count, begin + each);
+      for (std::size_t m = 0; m < messages_.size(); ++m) {
+        if (!failed(messages_[m].status) && !read(m, begin, end))
+          messages_[m].status = Status::corrupt;
+      }
+    }
+  }
+  /// What a message has before `end` and was not read yet.
+  [[nodiscard]] bool read(std::size_t message, std::uint64_t end, std::uint64_t origin) noexcept {
+    std::optional<AtomStream>& stream = streams_[message];
+    if (!stream) return true;
+    return stream->read_before(end, origin) && (end < layout_.count || stream->finish());
+  }
+
+ private:
+  std::span<AtomMessage> messages_;
+  const AtomLayout& layout_;
+  std::array<std::optional<AtomStream>, kBodiesAtOnce> streams_;
+};
+
+void refuse(std::span<AtomMessage> messages) noexcept {
+  for (AtomMessage& message : messages) {
+    if (!failed(message.status)) message.status = Status::unsupported;
+  }
+}
+
 /// Entries of a stretch that is worth a task, and stretches at most: each walks the marks.
 constexpr std::uint64_t kStretchEntries = std::uint64_t{1} << 16, kMaxStretches = 8;
 
@@ -303,6 +408,32 @@ Status decode_atoms(ConstBytes body, const AtomLayout& layout, float price, cons
       index.kept, layout.length, executor,
       [&](std::uint64_t first, std::uint64_t end) { return reader.read(first, end); });
   return good ? Status::ok : Status::corrupt;
+}
+
+std::uint64_t atoms_together(const AtomLayout& layout) noexcept {
+  return std::max<std::uint64_t>(1, kReadTogether / layout.length);
+}
+
+void add_atoms(std::span<AtomMessage> messages, const AtomLayout& layout, float alpha,
+               float* y) noexcept {
+  if (!valid_layout(layout)) return refuse(messages);
+  MessageStreams streams(messages, layout, {true, alpha}, y);
+  streams.each_stretch(
+      [&](std::size_t m, std::uint64_t, std::uint64_t end) { return streams.read(m, end, 0); });
+}
+
+void read_atoms(std::span<AtomMessage> messages, const AtomLayout& layout, float* values,
+                const StretchAdder& add) noexcept {
+  if (!valid_layout(layout)) return refuse(messages);
+  MessageStreams streams(messages, layout, {}, values);
+  streams.each_stretch([&](std::size_t m, std::uint64_t begin, std::uint64_t end) {
+    const std::uint64_t entries =
+        std::min(end * layout.length, layout.elements()) - begin * layout.length;
+    std::memset(values, 0, entries * sizeof(float));
+    if (!streams.read(m, end, begin)) return false;
+    add(m, begin, end);
+    return true;
+  });
 }
 
 Status decode_pair_factors(ConstBytes body, const PairLayer& layer, float price, float gain,

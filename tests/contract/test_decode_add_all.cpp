@@ -3,6 +3,7 @@
 /// status for each.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -114,6 +115,34 @@ TEST_P(AddAll, IsOneMessageAfterAnotherInALargeLayer) {
   const Outcome expected = one_after_another(codec, sent, shape);
   expect_alike(together(codec, sent, shape), expected);
   expect_alike(together(codec, sent, shape, &three), expected);
+}
+
+/// Layers that choose a form, in messages of other forms, some of them empty; rows that are longer than a stretch.
+TEST(AddAllOfForms, IsOneMessageAfterAnother) {
+  ThreadPool three(3);
+  const std::size_t n = test::kSanitized ? 160'000 : 480'000;
+  for (const std::int64_t rows : {2, 400}) {
+    const Shape shape{rows, static_cast<std::int64_t>(n) / rows};
+    const MatrixShape view{static_cast<std::size_t>(rows), n / static_cast<std::size_t>(rows)};
+    const std::array tensors{test::gaussian_matrix(view, 1, 3, 4), test::heavy_tailed(n, 4, 900),
+                             test::gaussian_matrix(view, 1, 5, 2), std::vector<float>(n),
+                             test::heavy_tailed(n, 6, 256)};
+    for (const char* const spec :
+         {"atomo:bits=0.5", "atomo:bits=4", "atomo:bits=1,atoms=sketch,rank=9",
+          "atomo:bits=20,cap=20,atoms=sketch,rank=9", "atomo:bits=1,atoms=rows"}) {
+      SCOPED_TRACE(shape.to_string() + " " + spec);
+      const Codec codec = Codec::parse(spec);
+      Sent sent;
+      for (const std::size_t which : {0, 2, 3, 1, 1, 4, 0, 3, 2, 0})
+        sent.push_back(test::encode(codec, tensors[which], shape,
+                                    {.worker = static_cast<std::uint16_t>(sent.size())})
+                           .bytes);
+      const Outcome expected = one_after_another(codec, sent, shape);
+      EXPECT_FALSE(failed(expected.status));
+      expect_alike(together(codec, sent, shape), expected);
+      expect_alike(together(codec, sent, shape, &three), expected);
+    }
+  }
 }
 
 /// Of a message whose damage shows in its checksum nothing is added; the others are.

@@ -73,6 +73,15 @@ struct Forms {
   }
 };
 
+/// What the CPU decodes: the device's values, as the first two tests here see to.
+std::vector<float> values_on_cpu(const Codec& codec, ConstBytes message, const Shape& shape) {
+  std::vector<float> y(shape.elements());
+  const auto d = test::decode_on_cpu(codec, message, test::entries_of(y), DType::f32, shape);
+  EXPECT_FALSE(failed(d.status)) << describe(d.status);
+  std::memcpy(y.data(), d.values.data(), d.values.size());
+  return y;
+}
+
 class DeviceForms : public testing::TestWithParam<std::string> {
  protected:
   void TearDown() override { cuda::warps_per_block = 4; }
@@ -81,13 +90,8 @@ class DeviceForms : public testing::TestWithParam<std::string> {
                    std::size_t shift = 0) {
     test::expect_the_cpus_values(codec, message, shape, dtype, shift);
   }
-  /// What the CPU decodes: the device's values, as the first two tests here see to.
   [[nodiscard]] std::vector<float> values_of(ConstBytes message, const Shape& shape) const {
-    std::vector<float> y(shape.elements());
-    const auto d = test::decode_on_cpu(codec, message, test::entries_of(y), DType::f32, shape);
-    EXPECT_FALSE(failed(d.status)) << describe(d.status);
-    std::memcpy(y.data(), d.values.data(), d.values.size());
-    return y;
+    return values_on_cpu(codec, message, shape);
   }
   Codec codec = Codec::parse(GetParam());
   Forms forms;
@@ -287,6 +291,31 @@ TEST_P(DeviceForms, EncodesWhatDecodesAlike) {
   }
   EXPECT_NEAR(all_on_device, all_on_cpu, 0.003 * all_on_cpu);
   forms.print();
+}
+
+/// Ranks whose small matrices do not fit into shared memory: the same, of one matrix each.
+TEST(LargeRanks, EncodeWhatDecodesAlike) {
+  for (const std::int64_t rank : {65, 128, 256}) {
+    const Shape shape{rank + 30, rank + 70};
+    const auto x = make_data(Data::heavy, shape, 6);
+    const Codec codec = Codec::parse("atomo:bits=4,atoms=sketch,rank=" + std::to_string(rank));
+    double bytes[2] = {}, errors[2] = {};
+    for (std::uint64_t seed = 0; seed < 3; ++seed) {
+      SCOPED_TRACE("rank " + std::to_string(rank) + " seed " + std::to_string(seed));
+      const test::Message sent[2] = {test::encode_on_cpu(codec, x, shape, {.seed = seed}),
+                                     test::encode(codec, x, shape, {.seed = seed})};
+      for (int side = 0; side < 2; ++side) {
+        ASSERT_FALSE(failed(sent[side].status)) << describe(sent[side].status);
+        ASSERT_NO_FATAL_FAILURE(test::expect_the_cpus_values(codec, sent[side].bytes, shape));
+        bytes[side] += static_cast<double>(sent[side].bytes.size());
+        errors[side] += squared_error(x, values_on_cpu(codec, sent[side].bytes, shape));
+      }
+    }
+    std::cout << "[ rank     ] " << rank << ": bytes " << bytes[1] << ", CPU " << bytes[0]
+              << "; error " << errors[1] << ", CPU " << errors[0] << '\n';
+    EXPECT_NEAR(bytes[1], bytes[0], 0.01 * bytes[0]);
+    EXPECT_NEAR(errors[1], errors[0], 0.05 * errors[0]);
+  }
 }
 
 /// Over the draws, the device's sketches average to the tensor.

@@ -35,12 +35,21 @@ inline std::vector<LayerSpec> mixed_layers() {
 }
 
 /// The specs whose messages have the CPU's bytes: sketches are the CPU's but for rounding
-/// (test_device_forms.cpp).
+/// (test_device_forms.cpp), and layers that choose a form choose none of heavy_tailed().
 inline std::vector<std::string> specs_with_the_cpus_bytes() {
   std::vector<std::string> specs = all_specs();
   std::erase_if(specs, [](const std::string& spec) {
-    return spec.find("atoms=sketch") != std::string::npos ||
-           spec.find("atoms=auto") != std::string::npos;
+    return spec.find("atoms=sketch") != std::string::npos;
+  });
+  return specs;
+}
+
+/// The specs that send sketches, or may: layers choose a form where no atoms are named.
+inline std::vector<std::string> specs_with_sketches() {
+  std::vector<std::string> specs = all_specs();
+  std::erase_if(specs, [](const std::string& spec) {
+    return !spec.starts_with("atomo:") || (spec.find("atoms=") != std::string::npos &&
+                                           spec.find("atoms=sketch") == std::string::npos);
   });
   return specs;
 }

@@ -145,7 +145,9 @@ def time_call(tables, gpu_name, model, codec, call):
     quantities = tables.quantities(model, codec)
     adds = call.startswith("decode_add")
     messages = 8 if call == "decode_add_8" else 1
-    timed = [time_launch(tables, gpu, launch, quantities, adds, messages // times) for launch in launches]
+    launched = collections.Counter(launch.kernel for launch in launches)
+    timed = [time_launch(tables, gpu, launch, {**quantities, "times": launched[launch.kernel]}, adds, messages // times)
+             for launch in launches]
     us = times * sum(launch.us + gpu["gap"] for launch in timed)
     least = (8 if adds else 4) * quantities["entries"] + messages * quantities["message"]
     return us, least / gpu["copy"] / 1e6 / us, times * len(launches), timed

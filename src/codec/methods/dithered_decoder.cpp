@@ -3,7 +3,9 @@
 /// row's form says that the body holds, pairs, rows, blocks or coordinates.
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <optional>
 #include <utility>
 
 #include "codec/body_decoder.hpp"
@@ -105,50 +107,151 @@ bool split_sketch(ConstBytes body, ConstBytes& pairs, ConstBytes& rows) noexcept
   return true;
 }
 
-Status decode_sketch(const LayerOutput& out, const LayerBody& from, const DitheredLayer& of,
-                     ConstBytes body, cpu::DecodeMode mode) noexcept {
-  ConstBytes pairs, rows;
+/// A body with entries, without the word of thinned ones.
+Status open_dithered(const LayerBody& from, const DitheredLayer& layer, ConstBytes& body,
+                     float& gain) noexcept {
+  body = from.bytes;
+  const bool sound = from.price > 0 && (!from.is_thinned() || open_thinned(layer, body, gain));
+  return sound ? Status::ok : Status::corrupt;
+}
+
+/// A sketch's factors and the bytes of its rows.
+Status open_sketch(const LayerBody& from, const DitheredLayer& of, PairFactors& factors,
+                   ConstBytes& rows, float& gain, Executor* executor) noexcept {
+  ConstBytes body, pairs;
+  if (const Status s = open_dithered(from, of, body, gain); failed(s)) return s;
   if (!split_sketch(body, pairs, rows)) return Status::corrupt;
+  if (pairs.empty()) return Status::ok;
+  return cpu::decode_pair_factors(pairs, of.pairs, from.price, gain, from.key, executor, factors);
+}
+
+LowRank low_rank_of(const PairLayer& layer, const PairFactors& factors) noexcept {
+  const Sides sides(layer.view, factors);
+  return {sides.left,         sides.right,     factors.kept,
+          layer.view.columns, layer.view.rows, static_cast<float>(factors.scale)};
+}
+
+Status decode_sketch(const LayerOutput& out, const LayerBody& from,
+                     const DitheredLayer& of) noexcept {
+  ConstBytes rows;
+  cpu::DecodeMode mode{out.add, out.alpha};
   Carver carver(out.workspace);
   DecodeMemory memory(of, carver);
   if (!carver.fits()) return Status::workspace_too_small;
-  const PairLayer& layer = of.pairs;
-  if (!pairs.empty()) {
-    const Status status = cpu::decode_pair_factors(pairs, layer, from.price, mode.gain, from.key,
-                                                   out.executor, memory.factors);
-    if (failed(status)) return status;
-  }
-  float* const rest = mode.add ? memory.rest.data() : out.y;
-  const Status status = cpu::decode_atoms(rows, of.atoms, from.price, from.key, rest,
-                                          {false, 1.0f, mode.gain}, out.executor);
+  Status status = open_sketch(from, of, memory.factors, rows, mode.gain, out.executor);
   if (failed(status)) return status;
-  const Sides sides(layer.view, memory.factors);
-  const LowRank sum{sides.left,         sides.right,     memory.factors.kept,
-                    layer.view.columns, layer.view.rows, static_cast<float>(memory.factors.scale)};
+  float* const rest = mode.add ? memory.rest.data() : out.y;
+  status = cpu::decode_atoms(rows, of.atoms, from.price, from.key, rest, {false, 1.0f, mode.gain},
+                             out.executor);
+  if (failed(status)) return status;
+  const LowRank sum = low_rank_of(of.pairs, memory.factors);
   std::atomic<bool> overflow{false};
-  run_ranges(out.executor, layer.view.rows, 64, [&](std::size_t begin, std::size_t end) {
-    const std::size_t at = begin * layer.view.columns;
+  run_ranges(out.executor, sum.rows, 64, [&](std::size_t begin, std::size_t end) {
+    const std::size_t at = begin * sum.columns;
     if (add_low_rank(sum, begin, end, rest + at, mode, out.y + at))
       overflow.store(true, std::memory_order_relaxed);
   });
   return overflow.load(std::memory_order_relaxed) ? Status::overflow : Status::ok;
 }
 
-Status decode_dithered(const LayerOutput& out, const LayerBody& from) noexcept {
+Status decode_dithered(const LayerOutput& out, const DitheredLayer& layer,
+                       const LayerBody& from) noexcept {
   if (from.bytes.empty()) {
     if (!out.add) std::fill_n(out.y, out.n, 0.0f);
     return Status::ok;
   }
-  if (!(from.price > 0)) return Status::corrupt;
-  const DitheredLayer layer = dithered_layer(*out.kind, from.row.form());
+  if (layer.is_sketch()) return decode_sketch(out, from, layer);
   cpu::DecodeMode mode{out.add, out.alpha};
-  ConstBytes body = from.bytes;
-  if (from.is_thinned() && !open_thinned(layer, body, mode.gain)) return Status::corrupt;
-  if (!layer.has_pairs())
-    return cpu::decode_atoms(body, layer.atoms, from.price, from.key, out.y, mode, out.executor);
-  return layer.is_sketch() ? decode_sketch(out, from, layer, body, mode)
-                           : decode_singular_pairs(out, from, layer.pairs, body, mode);
+  ConstBytes body;
+  if (const Status s = open_dithered(from, layer, body, mode.gain); failed(s)) return s;
+  if (layer.has_pairs()) return decode_singular_pairs(out, from, layer.pairs, body, mode);
+  return cpu::decode_atoms(body, layer.atoms, from.price, from.key, out.y, mode, out.executor);
 }
+
+using Messages = std::array<cpu::AtomMessage, cpu::kBodiesAtOnce>;
+
+/// Bodies of rows, or of blocks, which are added together.
+void add_atoms(const LayerOutput& out, const DitheredLayer& layer) noexcept {
+  Messages messages;
+  for (std::size_t i = 0; i < out.bodies.size(); ++i) {
+    const LayerBody& from = out.bodies[i];
+    messages[i].price = from.price;
+    messages[i].key = from.key;
+    if (!from.bytes.empty())
+      messages[i].status = open_dithered(from, layer, messages[i].body, messages[i].gain);
+  }
+  cpu::add_atoms(std::span(messages).first(out.bodies.size()), layer.atoms, out.alpha, out.y);
+  for (std::size_t i = 0; i < out.bodies.size(); ++i) out.bodies[i].status = messages[i].status;
+}
+
+/// What adding sketches together needs: the factors of all, and the rows of a stretch.
+struct SketchesMemory {
+  std::array<std::optional<PairFactors>, cpu::kBodiesAtOnce> factors;
+  std::span<float> rows;
+  SketchesMemory(const DitheredLayer& layer, std::size_t count, Carver& carver) noexcept {
+    for (std::size_t i = 0; i < count; ++i) factors[i].emplace(layer.pairs, carver);
+    const std::uint64_t most = std::min(cpu::atoms_together(layer.atoms), layer.atoms.count);
+    rows = carver.take<float>(most * layer.atoms.length);
+  }
+};
+
+/// Sketches that there is room for together: the workspace is that of one, whose rows are the whole tensor.
+std::size_t sketches_together(const LayerOutput& out, const DitheredLayer& layer) noexcept {
+  std::size_t count = out.bodies.size();
+  for (; count > 1; --count) {
+    Carver carver(out.workspace);
+    SketchesMemory(layer, count, carver);
+    if (carver.fits()) break;
+  }
+  return count;
+}
+
+/// `out` has as many bodies as there is room for. Those that kept nothing add nothing, not even zeros.
+void add_sketches(const LayerOutput& out, const DitheredLayer& layer) noexcept {
+  Carver carver(out.workspace);
+  SketchesMemory memory(layer, out.bodies.size(), carver);
+  Messages messages;
+  std::array<LayerBody*, cpu::kBodiesAtOnce> of{};
+  std::size_t count = 0;
+  for (LayerBody& from : out.bodies) {
+    from.status = Status::ok;
+    if (from.bytes.empty()) continue;
+    cpu::AtomMessage& message = messages[count];
+    message.price = from.price;
+    message.key = from.key;
+    message.status =
+        open_sketch(from, layer, *memory.factors[count], message.body, message.gain, nullptr);
+    of[count++] = &from;
+  }
+  const auto add = [&](std::size_t m, std::uint64_t first, std::uint64_t end) noexcept {
+    const LowRank sum = low_rank_of(layer.pairs, *memory.factors[m]);
+    if (add_low_rank(sum, first, end, memory.rows.data(), {true, out.alpha},
+                     out.y + first * sum.columns))
+      messages[m].status = Status::overflow;
+  };
+  cpu::read_atoms(std::span(messages).first(count), layer.atoms, memory.rows.data(),
+                  cpu::StretchAdder(add));
+  for (std::size_t m = 0; m < count; ++m) of[m]->status = messages[m].status;
+}
+
+/// Bodies of one form. Singular pairs, and all on several threads, are decoded one after the other.
+void decode_bodies(const LayerOutput& out, std::uint8_t form) noexcept {
+  const DitheredLayer layer = dithered_layer(*out.kind, form);
+  LayerOutput part = out;
+  for (std::span<LayerBody> left = out.bodies; !left.empty();
+       left = left.subspan(part.bodies.size())) {
+    part.bodies = left;
+    const bool together = left.size() > 1 && out.executor == nullptr;
+    if (together && !layer.has_pairs()) return add_atoms(part, layer);
+    part.bodies = left.first(together && layer.is_sketch() ? sketches_together(part, layer) : 1);
+    if (part.bodies.size() > 1)
+      add_sketches(part, layer);
+    else
+      left.front().status = decode_dithered(out, layer, left.front());
+  }
+}
+
+void decode_atoms(const LayerOutput& out) noexcept { decode_bodies(out, 0); }
 
 Status count_dithered(ConstBytes body, const Kind& kind, std::uint8_t form, std::uint64_t& atoms,
                       std::uint64_t& kept) noexcept {
@@ -192,31 +295,32 @@ std::size_t workspace(const Kind& kind) noexcept {
   return bytes;
 }
 
-bool is_grid(const LayerBody& body) noexcept { return body.row.form() == kGridForm; }
-
-Status decode_form(const LayerOutput& out, const LayerBody& body) noexcept {
-  if (!has_form(fields_of(*out.kind), body.row.form()) || is_grid(body)) return Status::corrupt;
-  return decode_dithered(out, body);
+/// Coordinates are never thinned.
+bool is_grid(const LayerBody& body) noexcept {
+  return body.row.form() == kGridForm && !body.is_thinned();
 }
 
-/// Neighbours that are coordinates, which are never thinned, go together.
+/// Neighbours of one form go together.
 void decode_automatic(const LayerOutput& out) noexcept {
-  const Kind kind = coordinates_of(*out.kind);
-  const auto is_other = [](const LayerBody& body) { return !is_grid(body) || body.is_thinned(); };
+  const Kind grid = coordinates_of(*out.kind);
   for (std::span<LayerBody> left = out.bodies; !left.empty();) {
+    const LayerBody& first = left.front();
+    const std::uint8_t form = first.row.form();
+    const auto other = std::find_if(left.begin(), left.end(), [&](const LayerBody& body) {
+      return body.row.form() != form || is_grid(body) != is_grid(first);
+    });
     LayerOutput part = out;
-    const auto other = std::find_if(left.begin(), left.end(), is_other);
     part.bodies = left.first(static_cast<std::size_t>(other - left.begin()));
-    if (part.bodies.empty()) {
-      part.bodies = left.first(1);
-      decode_each<decode_form>(part);
-      left = left.subspan(1);
-      continue;
-    }
     left = left.subspan(part.bodies.size());
-    part.kind = &kind;
-    for (LayerBody& body : part.bodies) body.price = grid_step(body.price);
-    decoders::coordinate.decode(part);
+    if (is_grid(first)) {
+      part.kind = &grid;
+      for (LayerBody& body : part.bodies) body.price = grid_step(body.price);
+      decoders::coordinate.decode(part);
+    } else if (form != kGridForm && has_form(fields_of(*out.kind), form)) {
+      decode_bodies(part, form);
+    } else {
+      for (LayerBody& body : part.bodies) body.status = Status::corrupt;
+    }
   }
 }
 
@@ -229,8 +333,8 @@ Status count_automatic(ConstBytes body, const Kind& kind, std::uint8_t form, std
 
 }  // namespace
 
-const BodyDecoder decoders::atoms{describe_atoms, max_bytes, workspace,
-                                  decode_each<decode_dithered>, count_dithered};
+const BodyDecoder decoders::atoms{describe_atoms, max_bytes, workspace, decode_atoms,
+                                  count_dithered};
 const BodyDecoder decoders::automatic{describe_automatic, max_bytes, workspace, decode_automatic,
                                       count_automatic};
 
