@@ -7,14 +7,15 @@
 /// keep_unsent   likewise, eight at a time of bf16 and int8, whose draws are one Philox block: 256 entries a
 ///               turn, which are a block of int8 under its largest magnitude. The message was decoded
 ///               into x with alpha -1 before, so that x is what it left. The state of that decoding
-///               says whether all of the message is finite; if not, nothing is written.
+///               says whether all of the message is finite; if not, nothing is written. A kernel for
+///               each of one or two vectors in 4, 2 or 1 bytes, launched where a layer has them.
 /// take_back     a thread a layer.
 ///
 /// Traffic an entry: formed from g and e read (4 or 2 bytes each, e also 1), x written; kept from x read,
 /// e written; a velocity takes g, u and v read, x written, and g, u, v and x read, u and v written. No
-/// shared memory. Determinism: an entry depends on itself alone. Alignment: gradients to their entries,
-/// read in 8 or 16 bytes where they are aligned to them; the library's own memory to 256 bytes, with
-/// room behind each part, so that its vectors are whole.
+/// shared memory. Determinism: an entry depends on itself alone, in int8 on its block. Alignment:
+/// gradients to their entries, read in 8 or 16 bytes where they are aligned to them; the library's own
+/// memory to 256 bytes, with room behind each part, so that its vectors are whole.
 ///
 /// A model that can take a message back has room for two of each memory. A message is formed with one
 /// and writes the other; which one is the memory is a word a layer, that the first warp of its job
@@ -186,7 +187,7 @@ __device__ void velocity_of_left(const MemoryJob& job, const Entries& g, const s
 }
 
 /// What is left of entries [first, end) in fewer bits; `from` and `to` may be one. Of a velocity u comes first, and
-/// what is left is read again from a cache: half the registers.
+/// what is left is read again from a cache, so that one vector at a time is in registers.
 template <unsigned kBytes, unsigned kVectors>
 __device__ void keep_rounded(const Frame& frame, std::uint32_t layer, const MemoryJob& job,
                              const float* left, std::uint64_t first, std::uint64_t end,

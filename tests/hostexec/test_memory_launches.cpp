@@ -54,6 +54,10 @@ TEST(MemoryLaunches, AreThoseOfReadingAMessageAndOne) {
       EXPECT_EQ(many.taking_back, 1u);
     }
   }
+  // Each kind of memory is kept by a kernel of its own.
+  const std::vector<LayerSpec> two{{"first", {64, 40}}, {"second", {64, 40}}};
+  EXPECT_EQ(launches_of(two, "first=ef+topk:keep=0.1; *=dgc:memory=int8+topk:keep=0.1").encode,
+            launches_of(two, "ef+topk:keep=0.1").encode + 1);
   // What is kept is formed once more where the codec was given something else.
   EXPECT_EQ(launches_of(one, "ef:scale=contract+natural").encode,
             launches_of(one, "ef+natural").encode + 1);
