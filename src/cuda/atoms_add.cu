@@ -12,7 +12,9 @@
 /// Traffic in bytes an entry: a byte of words a message, and 8 for the tensor whatever the number of
 /// messages. Of atoms that no message keeps, nothing.
 ///
-/// Shared memory: 512 bytes a warp. Determinism: every entry is one lane's, in order of messages.
+/// The words of the next message are on their way while one is added.
+///
+/// Shared memory: 1 KiB a warp. Determinism: every entry is one lane's, in order of messages.
 /// Alignment: y is aligned to its entries; 16 bytes are read and written at once where it allows it.
 
 #include "cuda/duo_words.cuh"

@@ -6,8 +6,9 @@
 /// vector, two side by side. 16 lanes draw a quad's pre-rounding, a word a tile; 4 lanes the levels
 /// of a quad, eight quads at once. Then lane 4u + k codes pairs 4k .. 4k + 3 of tile u: they are
 /// neighbours on a strand, so a lane's bits are one stretch, placed by a scan over lanes, of both
-/// strands at once. Bits meet in shared memory, each strand from its end of a buffer; joined, the
-/// strands go to the group's slot (strands.cuh).
+/// strands at once. Words with nothing behind them, those of most lanes, are joined in a shorter way.
+/// Bits meet in shared memory, each strand from its end of a buffer; joined, the strands go to the
+/// group's slot (strands.cuh).
 ///
 /// Traffic an entry of a vector: 4 bytes read (2 of a half), once, of kept atoms alone; its bits
 /// written once.

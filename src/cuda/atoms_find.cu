@@ -121,7 +121,8 @@ __device__ bool find_strands(const AtomContent& c, const BodyBytes& body, const 
       tile.read(strand);
       store_words(row, tile.half, words + std::uint64_t{walk.tile} * kTileDuos);
       if (tile.places != 0)
-        Room(c.frame, plan, c.job, slot).starts[vector.atom * of.tiles + walk.tile] = tile.beside(own);
+        Room(c.frame, plan, c.job, slot).starts[vector.atom * of.tiles + walk.tile] =
+            tile.beside(own);
     }
   }
   const std::uint32_t bit = own.upward ? strand.passed() : own.length - strand.passed();
