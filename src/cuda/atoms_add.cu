@@ -12,7 +12,9 @@
 /// Traffic in bytes an entry: a byte of words a message, and 8 for the tensor whatever the number of
 /// messages. Of atoms that no message keeps, nothing.
 ///
-/// Shared memory: 512 bytes a warp. Determinism: every entry is one lane's, in order of messages.
+/// The words of the next message are on their way while one is added.
+///
+/// Shared memory: 1 KiB a warp. Determinism: every entry is one lane's, in order of messages.
 /// Alignment: y is aligned to its entries; 16 bytes are read and written at once where it allows it.
 
 #include "cuda/duo_words.cuh"
@@ -39,31 +41,45 @@ __device__ DuoRead read_again(const Frame& frame, const DecodePlan& plan, std::u
 /// Chunks that a warp has level draws of at once: a lane draws once for them.
 constexpr unsigned kDrawn = 2;
 constexpr unsigned kCalls = kTileDuos / 4;
-static_assert(kDrawn * kDecodedTogether * kCalls == kLanes);
+static_assert(kDrawn * kDecodedTogether * kCalls == kLanes && kCalls == kLaneDuos);
 
+/// What lanes need to add four pairs of a message's atom: the draws of their levels, and what is the same for
+/// all of its pairs.
+struct alignas(16) DrawnDuos {
+  std::uint32_t draw[kLaneDuos];
+  float step, unrange;
+  std::uint32_t swaps;  ///< bit of the level that exchanges the numbers
+};
 struct WarpLevels {
-  alignas(16) std::uint32_t word[kDrawn][kDecodedTogether][kTileDuos];
+  DrawnDuos of[kDrawn][kDecodedTogether][kCalls];
 };
 struct BlockLevels {
   WarpLevels of[kMaxWarps];
 };
 
-/// What a lane knows of the message and chunk that it draws for.
-struct DrawnAtom {
-  std::uint32_t kept = 0;
-  float step = 0, unrange = 0;
-  std::uint32_t swaps = 0;  ///< bit of the level that exchanges the numbers
+/// A chunk: of which atom, and which of its chunks.
+struct ChunkPlace {
+  std::uint64_t atom;
+  std::uint32_t part;
+
+  /// `chunks`: of an atom.
+  __device__ void go_on(std::uint32_t chunks) {
+    if (++part < chunks) return;
+    part = 0;
+    ++atom;
+  }
 };
 
 /// Up to eight tiles of an atom, four pairs a lane: eight entries.
 class ChunkSums {
  public:
-  __device__ ChunkSums(const DecodeJob& job, float* y, std::uint64_t atom, std::uint64_t chunk)
-      : tile_(chunk * coding::kDitherTiles + lane() / kCalls) {
-    const std::uint64_t from = tile_ * kTile, length = job.vectors.length_of(0, atom);
-    const std::uint64_t behind = from < length ? length - from : 0;
-    entries_ = static_cast<std::uint32_t>(behind < kTile ? behind : kTile);
-    y_ = y + atom * job.vectors.of[0].length + from + pair();
+  __device__ ChunkSums(const DecodeJob& job, float* y, const ChunkPlace& place)
+      : tile_(place.part * coding::kDitherTiles + lane() / kCalls) {
+    const std::uint32_t from = tile_ * kTile,  // vectors are short: kMaxVectorEntries
+        length = static_cast<std::uint32_t>(job.vectors.length_of(0, place.atom));
+    const std::uint32_t behind = from < length ? length - from : 0;
+    entries_ = behind < kTile ? behind : kTile;
+    y_ = y + place.atom * job.vectors.of[0].length + from + pair();
     vector_ = entries_ == kTile && reinterpret_cast<std::uintptr_t>(y_) % 16 == 0;
     for (unsigned part = 0; part < 2; ++part) {
       const float* const at = y_ + part * half();
@@ -78,7 +94,7 @@ class ChunkSums {
     }
   }
 
-  [[nodiscard]] __device__ std::uint64_t tile() const { return tile_; }
+  [[nodiscard]] __device__ std::uint32_t tile() const { return tile_; }
   /// The lane's first pair of the tile, and how many of them the tile has.
   [[nodiscard]] __device__ std::uint32_t pair() const { return kLaneDuos * (lane() % kCalls); }
   [[nodiscard]] __device__ std::uint32_t pairs() const {
@@ -92,7 +108,7 @@ class ChunkSums {
     for (unsigned part = 0; part < 2; ++part) {
       float* const at = y_ + part * half();
       if (vector_) {
-        *reinterpret_cast<float4*>(at) =
+        *reinterpret_cast<float4*>(in_one(at)) =
             make_float4(sum_[part][0], sum_[part][1], sum_[part][2], sum_[part][3]);
       } else {
 #pragma unroll
@@ -108,7 +124,7 @@ class ChunkSums {
     return k < pairs() && part * half() + pair() + k < entries_;
   }
 
-  std::uint64_t tile_;
+  std::uint32_t tile_;
   std::uint32_t entries_;
   float* y_;  ///< the lane's first entry
   bool vector_;
@@ -117,18 +133,12 @@ class ChunkSums {
 
 /// The words of a lane's four pairs, two in 32 bits.
 struct LaneWords {
-  std::uint32_t two[kLaneDuos / 2] = {};
+  std::uint32_t two[kLaneDuos / 2];
 
-  /// Those from `count` on are not there.
-  __device__ LaneWords(const std::uint16_t* from, std::uint32_t count) {
-    if (count >= kLaneDuos && reinterpret_cast<std::uintptr_t>(from) % 8 == 0) {
-      const uint2 four = *reinterpret_cast<const uint2*>(from);
-      two[0] = four.x, two[1] = four.y;
-      return;
-    }
-#pragma unroll
-    for (unsigned k = 0; k < kLaneDuos; ++k)
-      two[k / 2] |= (k < count ? std::uint32_t{from[k]} : 0u) << (k % 2 * 16);
+  /// An atom has room for four words where it has one.
+  __device__ explicit LaneWords(const std::uint16_t* from) {
+    const uint2 four = *reinterpret_cast<const uint2*>(from);
+    two[0] = four.x, two[1] = four.y;
   }
   [[nodiscard]] __device__ std::uint32_t word(unsigned k) const {
     return (k < 2 ? two[0] : two[1]) >> (k % 2 * 16) & 0xFFFFu;
@@ -139,14 +149,14 @@ struct LaneWords {
   [[nodiscard]] __device__ std::int32_t second(unsigned k) const {
     return static_cast<std::int32_t>(two[k / 2] << (k % 2 == 0 ? 16 : 0)) >> 26;
   }
-  /// A bit for each that stands for its place.
-  [[nodiscard]] __device__ std::uint32_t places() const {
+  /// A bit for each of the first `count` that stands for its place.
+  [[nodiscard]] __device__ std::uint32_t places(std::uint32_t count) const {
     std::uint32_t places = 0;
 #pragma unroll
     for (unsigned k = 0; k < kLaneDuos; ++k) places |= first(k) == kEscapeCell ? 1u << k : 0;
-    return places;
+    return places & ((1u << count) - 1);
   }
-  /// Whether there are any.
+  /// Whether there may be any.
   [[nodiscard]] __device__ bool has_places() const {
     // A half is zero where it is a place, which the subtraction then takes below zero.
     constexpr std::uint32_t kEach = 0x00010001u;
@@ -160,10 +170,9 @@ struct LaneWords {
 struct LaneMessage {
   const Frames& frames;
   const DecodePlan& plan;
-  std::uint32_t job, message;
+  std::uint32_t job, number;
   std::uint64_t atom;
-  float step, unrange;
-  std::uint32_t swaps;
+  const DrawnDuos& drawn;
 
   /// `beside`: what stands beside the tile; `levels`: those of the four pairs.
   __device__ void add(const LaneWords& words, const std::uint64_t* beside,
@@ -172,10 +181,10 @@ struct LaneMessage {
 #pragma unroll
     for (unsigned k = 0; k < kLaneDuos; ++k) {
       const std::int32_t h0 = words.first(k), h1 = words.second(k);
-      const bool swapped = (level[k] & swaps) != 0;
+      const bool swapped = (level[k] & drawn.swaps) != 0;
       q0[k] = swapped ? h1 : h0, q1[k] = swapped ? h0 : h1;
     }
-    std::uint32_t left = words.has_places() ? words.places() : 0;
+    std::uint32_t left = words.has_places() ? words.places(sums.pairs()) : 0;
 #pragma unroll 1
     for (; left != 0; left &= left - 1) {
       const auto own = static_cast<unsigned>(__ffs(static_cast<int>(left)) - 1);
@@ -185,7 +194,7 @@ struct LaneMessage {
         const std::uint32_t of =
             own < 2 ? (own == 0 ? level[0] : level[1]) : (own == 2 ? level[2] : level[3]);
         const DuoRead again =
-            read_again(frames[message], plan, job, atom, stands, words.word(own), of);
+            read_again(frames[number], plan, job, atom, stands, words.word(own), of);
         n0 = again.q0, n1 = again.q1;
       }
 #pragma unroll
@@ -197,88 +206,95 @@ struct LaneMessage {
     float v0[kLaneDuos], v1[kLaneDuos];
 #pragma unroll
     for (unsigned k = 0; k < kLaneDuos; ++k) {
-      v0[k] = math::dequantise<float>(q0[k], level[k], step);
-      v1[k] = math::dequantise<float>(q1[k], level[k] ^ math::kMateDither, step);
+      v0[k] = math::dequantise<float>(q0[k], level[k], drawn.step);
+      v1[k] = math::dequantise<float>(q1[k], level[k] ^ math::kMateDither, drawn.step);
     }
-    if (unrange != 1.0f) {  // of all lanes alike
+    if (drawn.unrange != 1.0f) {  // of all lanes alike
 #pragma unroll
-      for (unsigned k = 0; k < kLaneDuos; ++k) v0[k] *= unrange, v1[k] *= unrange;
+      for (unsigned k = 0; k < kLaneDuos; ++k) v0[k] *= drawn.unrange, v1[k] *= drawn.unrange;
     }
 #pragma unroll
     for (unsigned k = 0; k < kLaneDuos; ++k) sums.add(k, v0[k], v1[k], alpha);
   }
 };
 
-/// By a whole warp: what lanes know of the chunks from `chunk` on, `there` of them, and of `count` messages;
-/// draws their levels.
-__device__ DrawnAtom draw_levels(const Frames& frames, const DecodePlan& plan, std::uint32_t number,
-                                 std::uint64_t chunk, std::uint32_t there, std::uint32_t first,
-                                 std::uint32_t count, WarpLevels& levels) {
+/// By a whole warp: draws the levels of the chunks from `place` on, `there` of them, and of `count` messages;
+/// each lane's answer is whether the message keeps the atom.
+__device__ bool draw_levels(const Frames& frames, const DecodePlan& plan, std::uint32_t number,
+                            ChunkPlace place, std::uint32_t there, std::uint32_t first,
+                            std::uint32_t count, WarpLevels& levels) {
   const std::uint32_t drawn = lane() / (kLanes / kDrawn);
   const std::uint32_t slot = lane() / kCalls % kDecodedTogether, call = lane() % kCalls;
-  DrawnAtom own;
-  if (drawn >= there || slot >= count) return own;
+  if (drawn >= there || slot >= count) return false;
   const Frame frame = frames[first + slot];
   const AtomVector& vector = frame(plan.jobs)[number].vectors.of[0];
   const BodyState& state = frame(plan.bodies.states)[number];
-  const std::uint64_t atom = (chunk + drawn) / vector.chunks();
-  const std::uint64_t part = (chunk + drawn) % vector.chunks();
-  if (state.stands == 0 || state.faults != 0) return own;
-  own.kept = frame(plan.bodies.classes)[frame(plan.bodies.jobs)[number].first_kept + atom];
-  if (own.kept == 0) return own;
+  static_assert(kDrawn == 2);
+  if (drawn != 0) place.go_on(static_cast<std::uint32_t>(vector.chunks()));
+  if (state.stands == 0 || state.faults != 0) return false;
+  const std::uint32_t kept =
+      frame(plan.bodies.classes)[frame(plan.bodies.jobs)[number].first_kept + place.atom];
+  if (kept == 0) return false;
   const AtomContent content = content_of(frame, plan, number);
-  const LaneVector v = vector_of(content, atom, own.kept - 1, 0);
-  own.step = v.step, own.unrange = content.unrange;
-  own.swaps = 8u & (v.coding.level_mask + 1u);
+  const LaneVector v = vector_of(content, place.atom, kept - 1, 0);
   const PhiloxWords words = Philox(frame.key(content.job.layer), vector.dither)(
-      4 * vector.level_base(atom, part * coding::kDitherTiles) + call);
-  for (unsigned w = 0; w < 4; ++w) levels.word[drawn][slot][4 * w + call] = words[w];
-  return own;
+      4 * vector.level_base(place.atom, place.part * coding::kDitherTiles) + call);
+  auto& to = levels.of[drawn][slot];
+  for (unsigned w = 0; w < 4; ++w) to[w].draw[call] = words[w];
+  to[call].step = v.step, to[call].unrange = content.unrange;
+  to[call].swaps = 8u & (v.coding.level_mask + 1u);
+  return true;
 }
 
-/// By a whole warp: adds up to kDrawn chunks.
+/// By a whole warp: adds up to kDrawn chunks from `place` on, which goes on.
 __device__ void add_chunks(const Frames& frames, const DecodePlan& plan, std::uint32_t number,
-                           std::uint64_t chunk, std::uint32_t there, std::uint32_t first,
+                           ChunkPlace& place, std::uint32_t there, std::uint32_t first,
                            std::uint32_t count, float alpha, WarpLevels& levels) {
   constexpr unsigned kOfChunk = kLanes / kDrawn;
   const Frame& frame = frames.first;
   const DecodeJob& job = frame(plan.jobs)[number];
   const AtomVector& vector = job.vectors.of[0];
   __syncwarp();  // the levels before were read
-  const DrawnAtom own = draw_levels(frames, plan, number, chunk, there, first, count, levels);
-  const std::uint32_t kept = __ballot_sync(kAllLanes, own.kept != 0 && lane() % kCalls == 0);
+  const bool keeps = draw_levels(frames, plan, number, place, there, first, count, levels);
+  const std::uint32_t kept = __ballot_sync(kAllLanes, keeps && lane() % kCalls == 0);
   __syncwarp();
   const unsigned shift = 4 * (lane() / kCalls);
 #pragma unroll 1
-  for (std::uint32_t c = 0; c < there; ++c) {
+  for (std::uint32_t c = 0; c < there;
+       ++c, place.go_on(static_cast<std::uint32_t>(vector.chunks()))) {
     std::uint32_t left = kept >> (c * kOfChunk) & ((1u << kOfChunk) - 1);
     if (left == 0) continue;
-    const std::uint64_t atom = (chunk + c) / vector.chunks();
-    ChunkSums sums(job, frame.layer(job.layer).y, atom, (chunk + c) % vector.chunks());
+    ChunkSums sums(job, frame.layer(job.layer).y, place);
     const std::uint32_t pairs = sums.pairs();
+    if (pairs == 0) continue;
     const std::uint16_t* const words =
-        in_one(frame(plan.room.words) + job.first_duo + atom * vector.duos() +
+        in_one(frame(plan.room.words) + job.first_duo + place.atom * vector.duos() +
                sums.tile() * kTileDuos + sums.pair());
     const std::uint64_t* const beside =
-        frame(plan.room.starts) + job.first_tile + atom * vector.tiles + sums.tile();
-    const std::uint32_t* const drawn = &levels.word[c][0][sums.pair()];
+        in_one(frame(plan.room.starts) + job.first_tile + place.atom * vector.tiles + sums.tile());
+    const DrawnDuos* const drawn = in_one(&levels.of[c][0][lane() % kCalls]);
+    const auto slot_of = [](std::uint32_t kept_by) {
+      return static_cast<std::uint32_t>(__ffs(static_cast<int>(kept_by)) - 1) / kCalls;
+    };
+    std::uint32_t m = slot_of(left);
+    LaneWords ahead(words + m * plan.room.of_message);
 #pragma unroll 1
-    for (; left != 0; left &= left - 1) {
-      const auto from = static_cast<std::uint32_t>(__ffs(static_cast<int>(left)) - 1);
-      const std::uint32_t m = from / kCalls;
-      const int source = static_cast<int>(c * kOfChunk + from);
-      const float step = __shfl_sync(kAllLanes, own.step, source),
-                  unrange = __shfl_sync(kAllLanes, own.unrange, source);
-      const std::uint32_t swaps = __shfl_sync(kAllLanes, own.swaps, source);
-      if (pairs == 0) continue;
-      const uint4 draws = *reinterpret_cast<const uint4*>(drawn + m * kTileDuos);
-      const std::uint32_t level[kLaneDuos] = {draws.x >> shift & 15u, draws.y >> shift & 15u,
-                                              draws.z >> shift & 15u, draws.w >> shift & 15u};
-      const LaneWords own_words(words + m * plan.room.of_message, pairs);
-      const LaneMessage message{frames, plan, number, first + m, atom, step, unrange, swaps};
-      message.add(own_words, beside + m * plan.room.tiles_of_message, level, alpha, sums);
-    }
-    if (pairs != 0) sums.store();
+    do {
+      const LaneWords own_words = ahead;
+      const std::uint32_t slot = m;
+      left &= left - 1;
+      if (left != 0) {  // on their way while these are added
+        m = slot_of(left);
+        ahead = LaneWords(words + m * plan.room.of_message);
+      }
+      const DrawnDuos own = drawn[slot * kCalls];
+      const std::uint32_t level[kLaneDuos] = {
+          own.draw[0] >> shift & 15u, own.draw[1] >> shift & 15u, own.draw[2] >> shift & 15u,
+          own.draw[3] >> shift & 15u};
+      const LaneMessage message{frames, plan, number, first + slot, place.atom, own};
+      message.add(own_words, beside + slot * plan.room.tiles_of_message, level, alpha, sums);
+    } while (left != 0);
+    sums.store();
   }
 }
 
@@ -287,13 +303,15 @@ __global__ void add_words(const Frames frames, const DecodePlan plan, const floa
   const UnitOf at = unit_of_warp(frames.first, plan.chunks);
   if (!at) return;
   const DecodeJob& job = frames.first(plan.jobs)[at.job];
-  const std::uint64_t all = job.vectors.of[0].chunks() * job.vectors.atoms;
+  const std::uint64_t of_atom = job.vectors.of[0].chunks(), all = of_atom * job.vectors.atoms;
   const std::uint64_t begin = at.index * kChunksOfUnit;
-  const std::uint64_t end = all - begin < kChunksOfUnit ? all : begin + kChunksOfUnit;
-  for (std::uint64_t chunk = begin; chunk < end; chunk += kDrawn) {
-    const auto there = static_cast<std::uint32_t>(end - chunk < kDrawn ? end - chunk : kDrawn);
-    add_chunks(frames, plan, at.job, chunk, there, first, count, alpha,
+  auto left = static_cast<std::uint32_t>(all - begin < kChunksOfUnit ? all - begin : kChunksOfUnit);
+  ChunkPlace place{begin / of_atom, static_cast<std::uint32_t>(begin % of_atom)};
+  while (left != 0) {
+    const std::uint32_t there = left < kDrawn ? left : kDrawn;
+    add_chunks(frames, plan, at.job, place, there, first, count, alpha,
                shared<BlockLevels>().of[warp_in_block()]);
+    left -= there;
   }
 }
 

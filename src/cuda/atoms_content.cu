@@ -6,8 +6,9 @@
 /// vector, two side by side. 16 lanes draw a quad's pre-rounding, a word a tile; 4 lanes the levels
 /// of a quad, eight quads at once. Then lane 4u + k codes pairs 4k .. 4k + 3 of tile u: they are
 /// neighbours on a strand, so a lane's bits are one stretch, placed by a scan over lanes, of both
-/// strands at once. Bits meet in shared memory, each strand from its end of a buffer; joined, the
-/// strands go to the group's slot (strands.cuh).
+/// strands at once. Words with nothing behind them, those of most lanes, are joined in a shorter way.
+/// Bits meet in shared memory, each strand from its end of a buffer; joined, the strands go to the
+/// group's slot (strands.cuh).
 ///
 /// Traffic an entry of a vector: 4 bytes read (2 of a half), once, of kept atoms alone; its bits
 /// written once.
@@ -139,8 +140,8 @@ __device__ std::uint32_t load_pairs(const Entries& x, std::uint64_t first, std::
   return half - begin < 4 ? half - begin : 4;
 }
 
-/// A lane's pairs: 4k .. 4k + 3 of tile u mod 4 of its quad. `x` has the quad's vector of all
-/// atoms.
+/// A lane's pairs: 4k .. 4k + 3 of tile u mod 4 of its quad, the first of `out` all of them where 64 bits
+/// have them. `x` has the quad's vector of all atoms.
 __device__ void code_duos(const Entries& x, const Job& job, const Quad& quad, float range,
                           const std::uint32_t* levels, const std::uint32_t* pre, bool upward,
                           DuoBits (&out)[4]) {
@@ -150,7 +151,7 @@ __device__ void code_duos(const Entries& x, const Job& job, const Quad& quad, fl
   const std::uint64_t length = vectors.length_of(quad.vector, quad.atom.atom);
   const std::uint64_t at = std::uint64_t{kTile} * (quad.tile + u);
   const std::uint64_t left = at < length ? length - at : 0;
-  float x0[4], x1[4];
+  float x0[4] = {}, x1[4] = {};
   const std::uint32_t count =
       load_pairs(x, quad.atom.atom * vector.length + at,
                  static_cast<std::uint32_t>(left < kTile ? left : kTile), k, x0, x1);
@@ -158,17 +159,34 @@ __device__ void code_duos(const Entries& x, const Job& job, const Quad& quad, fl
   const unsigned escape = vector.escape_bits[vectors.is_last(quad.atom.atom) ? 1 : 0][c];
   const DeviceStep step = device_step(vector.step[c]);
   const unsigned shift = 4 * ((quad.tile + u) % kDitherTiles);
+  std::int32_t q0[4], q1[4];
+  std::uint32_t entry[4], escapes = 0;
+#pragma unroll
   for (std::uint32_t i = 0; i < 4; ++i) {
-    out[i] = {0, 0};
-    if (i >= count) continue;
     const std::uint32_t level = levels[4 * k + i] >> shift & 15u;
     const std::uint32_t word = pre[u * kTileDuos + 4 * k + i];
-    const std::int32_t q0 =
-        quantise<float>(x0[i] * range, inverse, EntryDraw{level, word & 0xFFFFu});
-    const std::int32_t q1 =
-        quantise<float>(x1[i] * range, inverse, EntryDraw{level ^ kMateDither, word >> 16});
-    out[i] = put_duo(step, escape, level, q0, q1, upward);
+    q0[i] = quantise<float>(x0[i] * range, inverse, EntryDraw{level, word & 0xFFFFu});
+    q1[i] = quantise<float>(x1[i] * range, inverse, EntryDraw{level ^ kMateDither, word >> 16});
+    const std::uint32_t coded = encode_entry(step, level, q0[i], q1[i]);
+    entry[i] = i < count ? coded : 0u;  // of pairs that are not there no bits
+    escapes |= entry[i] & kEscapeBit;
   }
+#pragma unroll
+  for (std::uint32_t i = 0; i < 4; ++i) out[i] = {0, 0};
+  if (step.raw == 0 && escapes == 0) {  // words alone, of which 32 bits have two
+    const ShortBits two[2] = {join(word_of(entry[0]), word_of(entry[1])),
+                              join(word_of(entry[2]), word_of(entry[3]))};
+    out[0] = {std::uint64_t{two[0].bits} << two[1].count | two[1].bits,
+              two[0].count + two[1].count};
+    return;
+  }
+#pragma unroll
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    if (i < count) out[i] = put_duo(step, escape, entry[i], q0[i], q1[i], upward);
+  }
+  join(out[0], out[1]);
+  join(out[2], out[3]);
+  if (out[1].count == 0) join(out[0], out[2]);
 }
 
 /// `warp_bytes`: shared memory of a warp.

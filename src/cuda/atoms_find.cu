@@ -41,11 +41,12 @@ struct TileWords {
   std::uint64_t level;  ///< a nibble a pair
   std::uint32_t half;   ///< its pairs
   std::uint32_t* row;
+  std::uint32_t start = 0;      ///< bits of the strand before it
   std::uint32_t places = 0;     ///< pairs of which the place is left
   std::int32_t q0 = 0, q1 = 0;  ///< the numbers of the last of them
 
   __device__ void read(StrandStream& strand) {
-    const std::uint32_t start = strand.passed();
+    start = strand.passed();
     for (std::uint32_t l = 0; l < half;) {
       const LaneDuos duos(strand, of, table, static_cast<std::uint32_t>(level), half - l);
       std::uint32_t words[kLaneDuos];
@@ -76,33 +77,28 @@ struct TileWords {
     auto* const words = reinterpret_cast<std::uint16_t*>(row) + l;
     for (unsigned k = 0; k < kLaneDuos; ++k) words[k] = static_cast<std::uint16_t>(entry[k]);
   }
-  /// What stands beside the tile, whose first bit is at `bit` from the body's begin.
-  [[nodiscard]] __device__ std::uint64_t beside(std::uint64_t bit, bool upward) const {
-    return places == 1 ? put_numbers(q0, q1) : put_start(bit, upward);
+  /// What stands beside the tile.
+  [[nodiscard]] __device__ std::uint64_t beside(const UnitStrand& own) const {
+    const std::uint64_t bit = own.start + (own.upward ? start : own.length - start);
+    return places == 1 ? put_numbers(q0, q1) : put_start(bit, own.upward);
   }
 };
 
-/// A tile's words on their way out of a lane's row.
+/// A tile's words on their way out of a lane's row; eight together, as there is room for.
 __device__ void store_words(const std::uint32_t* row, std::uint32_t half, std::uint16_t* out) {
-  if (half == kTileDuos && reinterpret_cast<std::uintptr_t>(out) % 16 == 0) {
-    auto* const to = reinterpret_cast<uint4*>(out);
-    const auto* const from = reinterpret_cast<const uint4*>(row);
-    to[0] = from[0];
-    to[1] = from[1];
-    return;
-  }
-  const auto* const words = reinterpret_cast<const std::uint16_t*>(row);
-  for (std::uint32_t l = 0; l < half; ++l) out[l] = words[l];
+  auto* const to = reinterpret_cast<uint4*>(out);
+  const auto* const from = reinterpret_cast<const uint4*>(row);
+  to[0] = from[0];
+  if (half > kDuosTogether) to[1] = from[1];
 }
 
 /// The strands of a unit: each lane reads its own. True when they meet.
 __device__ bool find_strands(const AtomContent& c, const BodyBytes& body, const UnitStrand& own,
-                             const Room& room, BlockWords& block) {
+                             const DecodePlan& plan, std::uint32_t slot, BlockWords& block) {
   StrandStream strand(body, own);
   const AtomVector& of = c.job.vectors.of[0];
   WarpWords& warp = block.of[warp_in_block()];
   std::uint32_t* const row = warp.word[lane()];
-  const Philox draws(c.frame.key(c.job.layer), of.dither);
   StrandWalk walk(c, own.group, own.upward);
   LaneVector vector;
   WordTable table;
@@ -111,7 +107,7 @@ __device__ bool find_strands(const AtomContent& c, const BodyBytes& body, const 
     if (walk.begins) {
       vector = load_vector(c, walk.rank, 0);
       table = WordTable(vector.coding, block.words);
-      words = room.words + vector.atom * of.duos();
+      words = Room(c.frame, plan, c.job, slot).words + vector.atom * of.duos();
     }
     const std::uint64_t from = std::uint64_t{walk.tile} * kTile;
     if (from < vector.entries) {
@@ -119,14 +115,14 @@ __device__ bool find_strands(const AtomContent& c, const BodyBytes& body, const 
       const auto entries = static_cast<std::uint32_t>(behind < kTile ? behind : kTile);
       const std::uint32_t in_draw = walk.tile % coding::kDitherTiles;
       if (walk.begins || in_draw == 0)
-        draw_levels(draws, of.level_base(vector.atom, walk.tile), warp.level);
+        draw_levels(Philox(c.frame.key(c.job.layer), of.dither),
+                    of.level_base(vector.atom, walk.tile), warp.level);
       TileWords tile{vector, table, warp.level[in_draw][lane()], (entries + 1) / 2, row};
-      const std::uint64_t start =
-          own.start + (own.upward ? strand.passed() : own.length - strand.passed());
       tile.read(strand);
       store_words(row, tile.half, words + std::uint64_t{walk.tile} * kTileDuos);
       if (tile.places != 0)
-        room.starts[vector.atom * of.tiles + walk.tile] = tile.beside(start, own.upward);
+        Room(c.frame, plan, c.job, slot).starts[vector.atom * of.tiles + walk.tile] =
+            tile.beside(own);
     }
   }
   const std::uint32_t bit = own.upward ? strand.passed() : own.length - strand.passed();
@@ -147,7 +143,7 @@ __global__ void look_up_words(const Frames frames, const DecodePlan plan,
   const AtomContent content = content_of(frame, plan, at.job);
   const BodyBytes body = body_of(frame, content.body_job);
   const UnitStrand own = strand_of_lane(frame, plan.bodies, at, body, state);
-  if (find_strands(content, body, own, Room(frame, plan, job, blockIdx.y), block)) return;
+  if (find_strands(content, body, own, plan, blockIdx.y, block)) return;
   atomicOr(&state.faults, 1u);
   frame.refuse(job.layer, Status::corrupt);
 }

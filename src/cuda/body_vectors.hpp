@@ -16,6 +16,9 @@
 
 namespace atomo::cuda::atoms {
 
+/// Words of pairs that are stored at once.
+inline constexpr unsigned kDuosTogether = 8;
+
 /// One vector of each atom of a job.
 struct AtomVector {
   std::uint64_t length = 0, last = 0;  ///< entries, of every atom but the last, of the last
@@ -26,8 +29,10 @@ struct AtomVector {
   std::uint8_t step[math::kAtomClassCount] = {};            ///< of kCodingSteps
   std::uint8_t escape_bits[2][math::kAtomClassCount] = {};  ///< of all atoms but the last, of it
 
-  /// Pairs of entries that are coded together.
-  [[nodiscard]] __host__ __device__ std::uint64_t duos() const { return (length + 1) / 2; }
+  /// Room for the words of its pairs, two bytes each: those of every atom begin at 16 bytes.
+  [[nodiscard]] __host__ __device__ std::uint64_t duos() const {
+    return divide_up(length, std::uint64_t{2} * kDuosTogether) * kDuosTogether;
+  }
   /// Tiles that share their level draws go together.
   [[nodiscard]] __host__ __device__ std::uint64_t chunks() const {
     return divide_up(tiles, coding::kDitherTiles);

@@ -150,7 +150,7 @@ __device__ inline const DeviceStep& device_step(std::uint32_t i) {
 /// Bits in the order of the stream, the first the highest of `count`.
 struct DuoBits {
   std::uint64_t bits;
-  unsigned count;  ///< at most 63: a word of 11 and two integers of 26
+  unsigned count;  ///< at most 63 of a pair: a word of 11 and two integers of 26
 };
 
 /// A number of `bits` bits, at most 31, as the stream has it, or as it was: upward from its lowest bit
@@ -159,9 +159,9 @@ __device__ inline std::uint32_t in_order(std::uint32_t number, unsigned bits, bo
   return upward ? __brev(number) >> 1 >> (31 - bits) : number;
 }
 
-/// A pair's word and what follows it. `level` is the first entry's; q0 and q1 fit `escape_bits`.
-__device__ inline DuoBits put_duo(const DeviceStep& step, unsigned escape_bits, std::uint32_t level,
-                                  std::int32_t q0, std::int32_t q1, bool upward) {
+/// The entry of `encode_table` of a pair. `level` is the first entry's.
+__device__ inline std::uint32_t encode_entry(const DeviceStep& step, std::uint32_t level,
+                                             std::int32_t q0, std::int32_t q1) {
   const unsigned width = step.width, raw = step.raw;
   const std::int32_t centre = static_cast<std::int32_t>((1u << raw) >> 1), half = 1 << (width - 1);
   const auto i0 = static_cast<std::uint32_t>(((q0 + centre) >> raw) + half);
@@ -170,16 +170,41 @@ __device__ inline DuoBits put_duo(const DeviceStep& step, unsigned escape_bits, 
   const std::uint32_t cell = ((i0 | i1) >> width) != 0 ? 0
                              : swapped                 ? i1 << width | i0
                                                        : i0 << width | i1;
-  const std::uint32_t entry =
-      encode_table()[step.encode + ((level & step.level_mask) << (2 * width) | cell)];
+  return encode_table()[step.encode + ((level & step.level_mask) << (2 * width) | cell)];
+}
+/// Likewise up to 32 bits.
+struct ShortBits {
+  std::uint32_t bits;
+  unsigned count;
+};
+/// The word of an entry, without what may follow it.
+__device__ inline ShortBits word_of(std::uint32_t entry) {
+  return {entry & (kEscapeBit - 1), entry >> 12};
+}
+/// Both words, `behind` behind `first`.
+__device__ inline ShortBits join(ShortBits first, ShortBits behind) {
+  return {first.bits << behind.count | behind.bits, first.count + behind.count};
+}
+
+/// A pair's word, that of `entry`, and what follows it; q0 and q1 fit `escape_bits`.
+__device__ inline DuoBits put_duo(const DeviceStep& step, unsigned escape_bits, std::uint32_t entry,
+                                  std::int32_t q0, std::int32_t q1, bool upward) {
   const bool escaped = (entry & kEscapeBit) != 0;
-  const unsigned each = escaped ? escape_bits : raw, length = entry >> 12;
+  const unsigned each = escaped ? escape_bits : step.raw;
   const std::uint32_t mask = (1u << each) - 1;
-  const std::int32_t shift = escaped ? 0 : centre;
+  const std::int32_t shift = escaped ? 0 : static_cast<std::int32_t>((1u << step.raw) >> 1);
   const std::uint64_t low0 = in_order(static_cast<std::uint32_t>(q0 + shift) & mask, each, upward);
   const std::uint64_t low1 = in_order(static_cast<std::uint32_t>(q1 + shift) & mask, each, upward);
-  const std::uint64_t word = entry & (kEscapeBit - 1);
-  return {word << (2 * each) | low0 << each | low1, length + 2 * each};
+  const ShortBits word = word_of(entry);
+  return {std::uint64_t{word.bits} << (2 * each) | low0 << each | low1, word.count + 2 * each};
+}
+
+/// Appends `behind` to `first` where both fit 64 bits. Nothing is behind where nothing is first.
+__device__ inline void join(DuoBits& first, DuoBits& behind) {
+  if (first.count + behind.count > 64) return;
+  first.bits = first.bits << behind.count | behind.bits;
+  first.count += behind.count;
+  behind = {0, 0};
 }
 
 /// The first bits of a window, at least one.

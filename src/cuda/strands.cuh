@@ -25,27 +25,24 @@ class Strands {
     __syncwarp();
   }
 
-  /// Each lane's pairs, all on one strand, behind those that lanes before it have on that strand; a
-  /// count of 0 where there is no pair.
-  template <unsigned kDuos>
-  __device__ void put(const DuoBits (&pairs)[kDuos], bool upward) {
+  /// Each lane's bits, all on one strand, behind those that lanes before it have on that strand: `runs`
+  /// one after the other, of which most lanes have the first alone.
+  template <unsigned kRuns>
+  __device__ void put(const DuoBits (&runs)[kRuns], bool upward) {
     // Both strands are summed at once: 128 pairs of 63 bits fit 16 bits.
     const unsigned half = upward ? 0 : 16;
     std::uint32_t own = 0, total;
-    for (const DuoBits& pair : pairs) own += pair.count;
+    for (const DuoBits& run : runs) own += run.count;
     const std::uint32_t before = warp_exclusive_sum(own << half, total) >> half & 0xFFFFu;
-    std::uint32_t bit = (upward ? up_ : down_) + before, held = 0;
-    std::uint64_t bits = 0;
-    for (const DuoBits& pair : pairs) {
-      if (held + pair.count > 64) {
-        set(bit, bits, held, upward);
-        bit += held;
-        bits = held = 0;
+    std::uint32_t bit = (upward ? up_ : down_) + before;
+    set(bit, runs[0].bits, runs[0].count, upward);
+    if (own != runs[0].count) {
+#pragma unroll
+      for (unsigned k = 1; k < kRuns; ++k) {
+        bit += runs[k - 1].count;
+        set(bit, runs[k].bits, runs[k].count, upward);
       }
-      bits = bits << pair.count | pair.bits;
-      held += pair.count;
     }
-    set(bit, bits, held, upward);
     up_ += total & 0xFFFFu;
     down_ += total >> 16;
   }

@@ -218,7 +218,8 @@ TEST(DeviceAddAllOfAtoms, SumsAreTheCpusWhateverTheCodesAre) {
         "atomo:price=3,atoms=blocks", "atomo:bits=2,atoms=sketch", "atomo:bits=1",
         "atomo:bits=1,atoms=coordinate", "atomo:bits=3,atoms=coordinate", "topk:keep=0.03"}) {
     const Codec codec = Codec::parse(spec);
-    for (const Shape& shape : {Shape{300, 33}, Shape{9, 1100}, Shape{700, 7}, Shape{40, 256}}) {
+    for (const Shape& shape :
+         {Shape{300, 33}, Shape{9, 1100}, Shape{700, 7}, Shape{40, 256}, Shape{90, 49}}) {
       const std::size_t n = shape.elements(), row = n / static_cast<std::size_t>(shape[0]);
       Sent all;
       for (std::uint16_t w = 0; w < 17; ++w) {
