@@ -4,11 +4,11 @@
 ///
 /// form_inputs   a warp 2,048 entries of a layer, a lane four neighbours at a time: x, in room of the
 ///               workspace, where the codec then reads it as f32.
-/// keep_unsent   likewise, eight at a time of bf16 and int8, whose draws are one Philox block: 256 entries a
+/// keep_...      likewise, eight at a time of bf16 and int8, whose draws are one Philox block: 256 entries a
 ///               turn, which are a block of int8 under its largest magnitude. The message was decoded
 ///               into x with alpha -1 before, so that x is what it left. The state of that decoding
 ///               says whether all of the message is finite; if not, nothing is written. A kernel for
-///               each of one or two vectors in 4, 2 or 1 bytes, launched where a layer has them.
+///               residuals and one for velocities, of 4, 2 or 1 bytes, launched where a layer has them.
 /// take_back     a thread a layer.
 ///
 /// Traffic an entry: formed from g and e read (4 or 2 bytes each, e also 1), x written; kept from x read,
@@ -19,7 +19,7 @@
 ///
 /// A model that can take a message back has room for two of each memory. A message is formed with one
 /// and writes the other; which one is the memory is a word a layer, that the first warp of its job
-/// writes: form_inputs copies `now`, which all its warps read, to `from`, and keep_unsent, whose warps
+/// writes: form_inputs copies `now`, which all its warps read, to `from`, and the kernels that keep, whose warps
 /// read that, writes `now`.
 
 #include "cuda/memory.cuh"
@@ -236,7 +236,7 @@ __device__ Status status_of_own(const MessageState& state) {
 /// Of the layers of which so many vectors are kept, of so many bytes a value: those of few registers do not wait
 /// for those of many.
 template <unsigned kBytes, unsigned kVectors>
-__global__ void keep_unsent(const Frame frame, const MemoryRange range, Status* status) {
+__device__ void keep_unsent(const Frame& frame, const MemoryRange& range, Status* status) {
   const MemoryUnit unit = unit_of(range);
   if (unit.job == nullptr || unit.job->bytes != kBytes || unit.job->vectors != kVectors) return;
   const MessageState& state = frame.state();
@@ -266,6 +266,15 @@ __global__ void keep_unsent(const Frame frame, const MemoryRange range, Status* 
       store_four(to, i, left);
     }
   }
+}
+
+template <unsigned kBytes>
+__global__ void keep_residuals(const Frame frame, const MemoryRange range, Status* status) {
+  keep_unsent<kBytes, 1>(frame, range, status);
+}
+template <unsigned kBytes>
+__global__ void keep_velocities(const Frame frame, const MemoryRange range, Status* status) {
+  keep_unsent<kBytes, 2>(frame, range, status);
 }
 
 __global__ void take_back_sides(const MemoryRange range, const Status* only_if) {
@@ -402,9 +411,9 @@ void keep(const Frame& frame, const MemoryRange& range, Status* status, Queue& q
     if (range.has(bytes, 1)) queue.launch_warps(of_one, range.units, frame, range, status);
     if (range.has(bytes, 2)) queue.launch_warps(of_two, range.units, frame, range, status);
   };
-  keep_those(4, keep_unsent<4, 1>, keep_unsent<4, 2>);
-  keep_those(2, keep_unsent<2, 1>, keep_unsent<2, 2>);
-  keep_those(1, keep_unsent<1, 1>, keep_unsent<1, 2>);
+  keep_those(4, keep_residuals<4>, keep_velocities<4>);
+  keep_those(2, keep_residuals<2>, keep_velocities<2>);
+  keep_those(1, keep_residuals<1>, keep_velocities<1>);
 }
 
 void take_back(const MemoryRange& range, const Status* only_if, Queue& queue) {

@@ -85,8 +85,8 @@ def means(number, ranks, shapes, *, steps=1, state="PowerSGDState", low=None, ch
             "last": hook_state.last.bytes_sent}
 
 
-def train(number, ranks, how, *, steps=8, checkpoint_at=None, way="dict", cap_mb=0.005, lr=0.1, net="small", accumulate=1, clip=None,
-          **options):
+def train(number, ranks, how, *, steps=8, checkpoint_at=None, way="dict", cap_mb=0.005, lr=0.1, net="small", accumulate=1,
+          clip=None, **options):
     """A training. `how`: a class here, "pytorch" for PyTorch's own hook, None for all-reduce."""
     model = make_net(net)
     wrapped, hook_state = run_of(model, how, cap_mb, options)

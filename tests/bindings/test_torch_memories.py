@@ -193,7 +193,8 @@ def test_what_arrives_and_what_is_kept_are_all_there_was(world, policy, how, way
     """One message of the sum over batches; of gradients before they are clipped; of halves, up to their rounding."""
     results = world(2).run(memory_runs.recorded, policy, way, how)
     check_replicas(results)
-    assert results[0]["types"] == ({"torch.float32", "torch.bfloat16", "torch.float16"} if how == "halves" else {"torch.float32"})
+    types = {"torch.float32", "torch.bfloat16", "torch.float16"} if how == "halves" else {"torch.float32"}
+    assert results[0]["types"] == types
     ranks = [{name: Rules(policy) for name in result["steps"][0]["own"]} for result in results]
     for steps in zip(*(result["steps"] for result in results)):
         assert how != "clipped" or steps[0]["norm"] > 0.02

@@ -54,8 +54,8 @@ def test_unused_directions_are_found_later(world):
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("clip", [None, 0.01])
 def test_what_is_left_arrives_later(world, state, clip):
-    """decode + memory = gradient + old memory, so the mean of what arrived goes to the true one as 1 / steps; and the memory knows nothing
-    of a training loop that clips what arrived."""
+    """decode + memory = gradient + old memory, so the mean of what arrived goes to the true one as 1 / steps; and the memory knows
+    nothing of a training loop that clips what arrived."""
     results = world(2).run(powersgd_runs.means, SHAPES, steps=12, state=state, rank=2, min_ratio=1.0, clip=clip)
     for name in ("wide", "tall", "convolution"):
         memory = np.mean([result["memories"][-1][f"of.{name}"] for result in results], 0)
@@ -141,7 +141,8 @@ def test_replicas_stay_equal(world, state, options):
     check_replicas(world(2).run(powersgd_runs.train, state, rank=2, min_ratio=1.0, **options))
 
 
-@pytest.mark.parametrize("options", [{}, {"residual": "dgc:momentum=0.9+topk:keep=0.05"}, {"residual": "momentum:beta=0.9+sign:scale=mean"}])
+@pytest.mark.parametrize("options", [{}, {"residual": "dgc:momentum=0.9+topk:keep=0.05"},
+                                     {"residual": "momentum:beta=0.9+sign:scale=mean"}])
 def test_gradients_may_be_added_up_and_clipped(world, options):
     check_replicas(world(2).run(powersgd_runs.train, "PowerSGDState", rank=2, min_ratio=1.0, accumulate=2, clip=0.01, **options))
 
