@@ -154,6 +154,7 @@ __device__ void round_to_kept(const MemoryJob& job, const HalfDraws& draws, cons
 #pragma unroll
     for (const float x : v) largest = std::max(largest, __float_as_uint(math::int8_magnitude(x)));
     const float scale = __uint_as_float(warp_max(largest));
+    __syncwarp();  // a scale that is kept in place was read by all lanes
     if (i >= end) return;
     if (lane() == 0) reinterpret_cast<float*>(vector)[i / math::kInt8Block] = scale;
     const PhiloxWords words = draws.first(entry / 8);

@@ -137,6 +137,7 @@ TEST_F(CPatch, RefusesWhatCannotBe) {
   with([](atomo_patch_tensor& t) { t.data = nullptr; }, "before[1]: data is NULL");
   with([](atomo_patch_tensor& t) { t.name = "fc.weight"; }, "stands twice");
   with([](atomo_patch_tensor& t) { t.element_bytes = 3; }, "fc.bias");
+  atomo_patch_destroy(nullptr);  // does nothing
 }
 
 }  // namespace

@@ -66,7 +66,6 @@ TEST_F(CRefusals, DestroyingNothingDoesNothing) {
   atomo_threads_destroy(nullptr);
   atomo_handles_destroy(nullptr);
   atomo_message_destroy(nullptr);
-  atomo_patch_destroy(nullptr);
 }
 
 TEST_F(CRefusals, NullInCallsOnCodecs) {
