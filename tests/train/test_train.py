@@ -75,6 +75,7 @@ class CurvesTest(unittest.TestCase):
             self.assertAlmostEqual(a, b, delta=1e-5)
         coded = (*common, "atomo:bits=0.5", "--steps", 9)
         self.resumed(3, *coded, "--precondition")
+        self.resumed(2, *common, "ef+topk:keep=0.1", "--steps", 9, "--precondition")
         self.assertNotEqual(losses(2, *coded), losses(2, *coded, "--precondition"))
 
     def test_what_is_told_of_squares_is_counted(self):

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Codecs with and without a memory of what was not sent, for a transformer at equal bits and several rates.
 
-The arms at a number of bits a parameter are atomo without a memory; atomo-shares, with the factored second moment and budgets by
-each step's rate; atomo-preconditioned, with the factored second moment and gradients encoded in units of its root; ef-atomo, which keeps atoms by their size and sends later what it left out; ef-topk; ef-chunks, SparseLoCo's
+The arms at a number of bits a parameter are atomo without a memory; atomo-shares, with the factored second moment and
+budgets by each step's rate; atomo-preconditioned, with the factored second moment and gradients encoded in units of its
+root; ef-atomo, which keeps atoms by their size and sends later what it left out; ef-topk; ef-chunks, SparseLoCo's
 messages in every step (arXiv 2508.15706); and demo, DeMo's messages and its step along the sign of their mean (arXiv
-2411.19870), at rates of its own. All others step with AdamW. At sizes of their own are f16, qsgd and powersgd, of rank 1. An arm
-whose name ends with -factored has the factored second moment in place of Adam's own.
+2411.19870), at rates of its own. All others step with AdamW. At sizes of their own are f16, qsgd and powersgd, of rank 1.
+An arm whose name ends with -factored has the factored second moment in place of Adam's own.
 """
 
 import argparse
