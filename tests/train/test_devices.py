@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every algorithm that goes with --device cuda takes the steps of --device cpu, to the bit. The models are computed on the
+"""Every algorithm takes with --device cuda the steps of --device cpu, to the bit. The models are computed on the
 CPU, so that gradients are the same; they are encoded and decoded by the device's kernels, which the program given runs on
 the CPU."""
 
@@ -20,7 +20,9 @@ RUNS = {
     "dsgd-stale": (3, "--graph", "ring"), "choco": (3, "--graph", "ring", "--gossip-step", 0.1, "--codec-scale", 0.5),
     "pdmm": (3, "--graph", "ring", "--momentum", 0), "admm": (3, "--graph", "ring", "--momentum", 0), "alone": (2,),
 }
-CPU_ONLY = ("powersgd",)
+# Both ways of PowerSGD, each in its first step's way as well as later ones'; a factor of four columns is the model's whole.
+POWERSGD = (("--rank", 2), ("--rank", 2, "--start-step", 1, "--loss-scale", 64, "--loss-scale-from", 2),
+            ("--rank", 2, "--residual", "qsgd:bits=4"), ("--rank", 1, "--residual", "*.bias = identity; * = atomo:atoms=rows,bits=1+blosc"))
 TIMES = ("seconds", "ms", "encode_beside_ms")  # of an event, which no two runs have alike
 # One of each kind of payload: fixed sizes, a budget, a cap, indices, grids that add undecoded, lossless stages, layers apart.
 CODECS = ("identity:dtype=f16", "qsgd:bits=4", "sign:scale=mean", "terngrad", "natural", "topk:keep=0.05", "randomk:keep=0.1",
@@ -104,7 +106,24 @@ class DevicesTest(unittest.TestCase):
 
     def test_no_algorithm_is_left_out(self):
         listed = subprocess.run([TRAINER, "--list", "--json"], capture_output=True, text=True, check=True).stdout
-        self.assertEqual({row["name"] for row in json.loads(listed)}, {*RUNS, *CPU_ONLY})
+        self.assertEqual({row["name"] for row in json.loads(listed)}, {*RUNS, "powersgd"})
+
+    def test_powersgd(self):
+        for options in POWERSGD:
+            with self.subTest(options=options):
+                self.compare(3, "--algorithm", "powersgd", *options)
+
+    def test_told_squares(self):
+        """Each second moment that is told of, in steps that tell and in steps that do not; units of it; memories, lossless
+        stages and loss scales between a gradient and its message."""
+        for value, codec, *options in (
+                ("factored", "atomo:atoms=rows,bits=1"), ("scaled", "qsgd:bits=4+blosc"), ("matched", "terngrad"),
+                ("exact", "atomo:atoms=blocks,bits=1"), ("factored", "qsgd:bits=4", "--precondition"),
+                ("scaled", "ef+topk:keep=0.05", "--precondition", "--loss-scale", 64, "--loss-scale-from", 2),
+                ("factored", "ef+topk:keep=0.05+blosc", "--loss-scale", 64, "--loss-scale-from", 1)):
+            with self.subTest(value=value, codec=codec, options=options):
+                self.compare(3, "--algorithm", "allgather", "--optimizer", "adamw", "--lr", 0.002, "--codec", codec,
+                             "--second-moment", value, *(() if value == "exact" else ("--squares-every", 2)), *options)
 
     def test_every_algorithm(self):
         codecs = ("atomo:atoms=rows,bits=2", "qsgd:bits=4")

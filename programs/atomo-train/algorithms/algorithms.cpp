@@ -82,7 +82,6 @@ constexpr Algorithm kAlgorithms[] = {
      .origin = "PowerSGD, arXiv 1905.13727",
      .run = power_sgd,
      .takes_codec = false,
-     .works_on_gpu = false,
      .options = "--rank --min-ratio --start-step --residual"},
     {.name = "dpsgd",
      .family = Family::graph,

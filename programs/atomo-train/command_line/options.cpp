@@ -33,8 +33,6 @@ void check_device(const Options& o) {
       throw CLI::ValidationError("--cuda-aware-mpi", "goes with --device cuda only");
     return;
   }
-  if (!find_algorithm(o.algorithm)->works_on_gpu)
-    throw CLI::ValidationError("--device", o.algorithm + " works with --device cpu only");
   if (o.cuda_aware_mpi && !find_algorithm(o.algorithm)->gathers_payloads) {
     throw CLI::ValidationError("--cuda-aware-mpi",
                                "goes with --algorithm allgather and local only: messages of " +
@@ -106,9 +104,6 @@ void check_second_moment(const CLI::App& app, const Options& o) {
     for (const char* name : {"--beta1", "--beta2"})
       if (is_given(app, name)) refuse_for(name, "adam, adamw, adafactor and muon");
   }
-  if (!own && o.on_device())
-    throw CLI::ValidationError("--second-moment",
-                               o.second_moment + " works with --device cpu only");
   if (!squares && is_given(app, "--squares-every"))
     throw CLI::ValidationError("--squares-every",
                                "goes with --second-moment factored, scaled and matched only");
