@@ -20,7 +20,7 @@ RUNS = {
     "dsgd-stale": (3, "--graph", "ring"), "choco": (3, "--graph", "ring", "--gossip-step", 0.1, "--codec-scale", 0.5),
     "pdmm": (3, "--graph", "ring", "--momentum", 0), "admm": (3, "--graph", "ring", "--momentum", 0), "alone": (2,),
 }
-# Both ways of PowerSGD, each in its first step's way as well as later ones'; a factor of four columns is the model's whole.
+# PowerSGD with its memory and with messages of what it leaves, with gradients that are not factored at first and with a loss scale.
 POWERSGD = (("--rank", 2), ("--rank", 2, "--start-step", 1, "--loss-scale", 64, "--loss-scale-from", 2),
             ("--rank", 2, "--residual", "qsgd:bits=4"), ("--rank", 1, "--residual", "*.bias = identity; * = atomo:atoms=rows,bits=1+blosc"))
 TIMES = ("seconds", "ms", "encode_beside_ms")  # of an event, which no two runs have alike

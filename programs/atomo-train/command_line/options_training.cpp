@@ -197,7 +197,9 @@ void add_model_options(CLI::App& app, Options& o) {
          "group (default: batch; resnet32 group:8, ecl-resnet32 group:32)")
       ->option_text("NORM")
       ->group(group);
-  app.add_option("--device", o.device, "cuda: compute, encode and decode on a GPU, one a process")
+  app.add_option("--device", o.device,
+                 "cuda: compute, encode and decode on a GPU, one a process; weights, optimiser, "
+                 "told squares and powersgd's factors stay on the host")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str()
       ->group(group);
