@@ -98,6 +98,14 @@ class DevicesTest(unittest.TestCase):
                     processes, *options = RUNS[algorithm]
                     self.compare(processes, *options, "--algorithm", algorithm, "--codec", codec)
 
+    def test_memories_go_on_through_a_sparsity_warm_up(self):
+        for algorithm in ("allgather", "local"):
+            for codec in ("dgc+topk:keep=0.02", "*.bias = identity; * = ef:memory=int8+topk:keep=0.02+blosc"):
+                with self.subTest(algorithm=algorithm, codec=codec):
+                    processes, *options = RUNS[algorithm]
+                    self.compare(processes, *options, "--algorithm", algorithm, "--policy" if " = " in codec else "--codec", codec,
+                                 "--sparsity-warmup", 1)
+
     def test_a_biased_codec_without_one_is_told_of_it(self):
         for codec, told in (("topk:keep=0.05", True), ("ef+topk:keep=0.05", False), ("qsgd:bits=4", False)):
             status, out, _ = Job(2, *STEPS, "--device", "cuda", "--algorithm", "allgather", "--codec", codec).end()

@@ -22,11 +22,7 @@ constexpr std::uint16_t kSquaresChannel = 1;
 
 GatheringPeer::GatheringPeer(Run& run, MakeOptimiser make, bool gathers) : Peer(run, make) {
   if (!gathers) return;
-  exchange_ =
-      run.options.on_device()
-          ? make_device_exchange(learner_.compressor(), atomo::Policy::parse(run.options.policy),
-                                 workers_, run.options.cuda_aware_mpi, run.options.vote)
-          : make_host_exchange(learner_.compressor(), run.threads, workers_, run.options.vote);
+  make_exchange(0);
   const auto rules = atomo::Policy::parse(run.options.policy).rules();
   remembers_ = std::ranges::any_of(rules, [](const auto& r) { return r.codec.traits().memory; });
   if (run.options.has_squares()) squares_.emplace(learner_.replica().layers(), workers_);
@@ -35,7 +31,24 @@ GatheringPeer::GatheringPeer(Run& run, MakeOptimiser make, bool gathers) : Peer(
   if (run.options.precondition) units_.resize(learner_.compressor().elements());
 }
 
+void GatheringPeer::make_exchange(std::uint32_t step) {
+  const Options& options = run_.options;
+  exchange_.reset();  // its memory is free before the next one's is taken
+  exchange_ = options.on_device()
+                  ? make_device_exchange(learner_.compressor(),
+                                         atomo::Policy::parse(options.policy_at(step)), workers_,
+                                         options.cuda_aware_mpi, options.vote)
+                  : make_host_exchange(learner_.compressor(), run_.threads, workers_, options.vote);
+}
+
+void GatheringPeer::restore_own(const WorkerState& state) {
+  const std::uint32_t last = done() == 0 ? 0 : done() - 1;
+  if (learner_.take_policy(last)) make_exchange(last);
+  Peer::restore_own(state);
+}
+
 void GatheringPeer::begin_payload(std::uint32_t step, bool computing) {
+  if (learner_.take_policy(step)) make_exchange(step);
   learner_.take_share(step);
   exchange_->begin(learner_.key(step), computing);
   tells_squares_ = squares_ && run_.options.tells_squares(step);

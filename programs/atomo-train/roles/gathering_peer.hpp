@@ -47,7 +47,11 @@ class GatheringPeer : public Peer {
   /// is refused.
   [[nodiscard]] std::span<float> decode_mean(std::uint32_t step);
 
+  /// A checkpoint's memories are those of the policy of the last step before it.
+  void restore_own(const WorkerState& state) override;
+
  private:
+  void make_exchange(std::uint32_t step);
   /// Makes a layer of gradients what the exchange has of it: without what a memory does not see, in its
   /// units. Returns whether anything is to be divided.
   bool divide(std::size_t layer, std::span<float> values);
