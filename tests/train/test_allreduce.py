@@ -238,12 +238,12 @@ class MemoryTest(AllReduceTest):
             for name, values in own.items():
                 whole = values + left.get(name, numpy.float32(0))
                 where = sent[name] != 0
-                self.assertEqual(numpy.count_nonzero(where), max(1, round(share * values.size)), (step, name))
+                self.assertEqual(numpy.count_nonzero(where), max(1, int(share * values.size + 0.5)), (step, name))
                 numpy.testing.assert_array_equal(sent[name][where], whole[where], (step, name))
                 left[name] = whole - sent[name]
         sizes = [event["bytes_per_worker"] for event in job.events("step")]
-        self.assertEqual(sizes, sorted(sizes, reverse=True))
-        self.assertGreater(sizes[1], 3 * sizes[2])
+        for before, after, ratio in ((1, 2, 3), (3, 4, 3), (5, 6, 1.3)):
+            self.assertGreater(sizes[before], ratio * sizes[after], sizes)
 
     def test_resume_within_a_sparsity_warm_up(self):
         """With the first steps of a share, and within one; local steps end rounds in the middle of a share."""
