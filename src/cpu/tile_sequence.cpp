@@ -7,6 +7,8 @@
 
 #include "cpu/tile_sequence.hpp"
 
+#include <hwy/cache_control.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -172,49 +174,32 @@ HWY_INLINE void each_segment(std::size_t n, Visit visit) {
   for (; end < n; end *= 2) visit(end, 2 * end);
 }
 
-/// Numbers at their places to frequencies in order: those of a segment stand between those before it.
-HWY_INLINE void order_row(const float* places, std::size_t n, float* frequencies) {
-  const hn::CappedTag<float, 8> d;
-  const std::size_t lanes = hn::Lanes(d);
-  HWY_ALIGN float room[2][kStride];
-  const float* even = places;
-  std::size_t end = math::dct::folded_length(static_cast<std::uint32_t>(n));
-  if (end == n) std::copy_n(places, n, frequencies);
-  for (unsigned side = 0; end < n; end *= 2, side ^= 1) {
-    const float* const odd = places + end;
-    float* const to = 2 * end == n ? frequencies : room[side];
-    std::size_t i = 0;
-    for (; i + lanes <= end; i += lanes)
-      hn::StoreInterleaved2(hn::LoadU(d, even + i), hn::LoadU(d, odd + i), d, to + 2 * i);
-    for (; i < end; ++i) to[2 * i] = even[i], to[2 * i + 1] = odd[i];
-    even = to;
-  }
-}
-/// Entries on their way into a transform; raises `largest` to the bits of their magnitudes.
-HWY_INLINE void scale_in(const float* row, std::size_t n, float* to, std::uint32_t& largest) {
-  const hn::CappedTag<float, 16> d;
-  const hn::RebindToSigned<decltype(d)> di;
-  const std::size_t lanes = hn::Lanes(d);
-  const auto factor = hn::Set(d, math::dct::kScaleIn);
-  auto most = hn::Zero(di);
-  std::size_t c = 0;
-  for (; c + lanes <= n; c += lanes) {
-    const auto x = hn::LoadU(d, row + c);
-    most = hn::Max(most, hn::BitCast(di, hn::Abs(x)));
-    hn::Store(hn::Mul(x, factor), d, to + c);
-  }
-  if (c < n) {
-    const auto x = hn::MaskedLoad(hn::FirstN(d, n - c), d, row + c);
-    most = hn::Max(most, hn::BitCast(di, hn::Abs(x)));
-    hn::Store(hn::Mul(x, factor), d, to + c);
-  }
-  largest = std::max(largest, static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(di, most))));
-}
 /// `math::dct::scaled_out` in lanes, of numbers that are no NaN.
 template <class D, class V>
 HWY_INLINE V scaled_out(D d, V x) {
   const auto most = hn::Set(d, std::numeric_limits<float>::max());
   return hn::Max(hn::Min(hn::Mul(x, hn::Set(d, math::dct::kScaleOut)), most), hn::Neg(most));
+}
+
+/// Numbers at their places in a row to frequencies in order, scaled: those of a segment stand between those
+/// before it.
+HWY_INLINE void order_row(const float* places, std::size_t n, float* frequencies) {
+  const hn::CappedTag<float, 16> d;
+  const std::size_t lanes = hn::Lanes(d);
+  HWY_ALIGN float room[2][kStride];
+  const float* even = places;
+  unsigned side = 0;
+  for (std::size_t end = math::dct::folded_length(static_cast<std::uint32_t>(n)); end < n;
+       end *= 2, side ^= 1) {
+    for (std::size_t i = 0; i < end; i += lanes)
+      hn::StoreInterleaved2(hn::LoadU(d, even + i), hn::LoadU(d, places + end + i), d,
+                            room[side] + 2 * i);
+    even = room[side];
+  }
+  std::size_t i = 0;
+  for (; i + lanes <= n; i += lanes)
+    hn::StoreU(scaled_out(d, hn::Load(d, even + i)), d, frequencies + i);
+  for (; i < n; ++i) frequencies[i] = math::dct::scaled_out(even[i]);
 }
 
 /// A tile to its frequencies, one row after the other; false where an entry is not finite.
@@ -223,10 +208,21 @@ bool transform_tile(const TileFactors& factors, const TileRows<const float>& x,
   const std::size_t h = x.height, w = x.width;
   const auto same = [](std::size_t t) { return t; };
   TileMatrix tile, half;
-  std::uint32_t largest = 0;
-  for (std::size_t r = 0; r < h; ++r)
-    scale_in(x.first + r * x.apart, w, tile.at + r * kStride, largest);
-  if (largest >= 0x7F800000u) return false;
+  const hn::CappedTag<float, 16> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  auto largest = hn::Zero(di);
+  for (std::size_t r = 0; r < h; ++r) {
+    const float* const row = x.first + r * x.apart;
+    for (std::size_t c = 0; c < w; c += hn::Lanes(d)) {
+      const std::size_t left = w - c;
+      const auto v = left < hn::Lanes(d) ? hn::MaskedLoad(hn::FirstN(d, left), d, row + c)
+                                         : hn::LoadU(d, row + c);
+      largest = hn::Max(largest, hn::BitCast(di, hn::Abs(v)));
+      hn::Store(hn::Mul(v, hn::Set(d, math::dct::kScaleIn)), d, tile.at + r * kStride + c);
+      hwy::Prefetch(row + w + c);  // the next tile
+    }
+  }
+  if (hn::GetLane(hn::MaxOfLanes(di, largest)) >= 0x7F800000) return false;
   for (std::size_t n = w; math::dct::folds(static_cast<std::uint32_t>(n)); n /= 2)
     fold_columns(tile, n / 2, h);
   each_segment(w, [&](std::size_t begin, std::size_t end) {
@@ -237,13 +233,8 @@ bool transform_tile(const TileFactors& factors, const TileRows<const float>& x,
   each_segment(h, [&](std::size_t begin, std::size_t end) {
     multiply_block(factors.left, same, half, same, begin, end, begin, end, 0, w, tile);
   });
-  const hn::CappedTag<float, 16> d;
-  for (std::size_t r = 0; r < h; ++r) {
-    float* const row = tile.at + r * kStride;
-    for (std::size_t c = 0; c < w; c += hn::Lanes(d))
-      hn::Store(scaled_out(d, hn::Load(d, row + c)), d, row + c);
-    order_row(row, w, frequencies + factors.row_of[r] * w);
-  }
+  for (std::size_t r = 0; r < h; ++r)
+    order_row(tile.at + r * kStride, w, frequencies + factors.row_of[r] * w);
   return true;
 }
 
