@@ -31,17 +31,31 @@
 
 #include "cpu/magnitude_marks-inl.hpp"
 
+#ifndef ATOMO_CPU_CHUNK_TOPK_ONCE
+#define ATOMO_CPU_CHUNK_TOPK_ONCE
+namespace atomo::cpu {
+namespace {
+
+/// How many entries of a chunk were marked, and the largest magnitude of all.
+struct Marked {
+  std::uint32_t count, largest;
+};
+
+}  // namespace
+}  // namespace atomo::cpu
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace atomo::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Marks the entries of a chunk whose magnitude, as an integer, is above `bound`; returns the largest.
-std::uint32_t mark_above_bound(const float* x, std::size_t n, std::uint32_t bound,
-                               std::uint64_t* words) {
+/// Marks the entries of a chunk whose magnitude, as an integer, is above `bound`.
+Marked mark_above_bound(const float* x, std::size_t n, std::uint32_t bound, std::uint64_t* words) {
   const hn::CappedTag<std::int32_t, 16> d;
   const auto least = hn::Set(d, static_cast<std::int32_t>(bound));
   auto largest = hn::Zero(d);
+  std::uint32_t count = 0;
   for (std::size_t at = 0; at < n; at += 64) {
     float tail[64] = {};
     const float* in = x + at;
@@ -50,9 +64,10 @@ std::uint32_t mark_above_bound(const float* x, std::size_t n, std::uint32_t boun
       in = tail;
     }
     const std::uint64_t marks = marks_of_64(d, in, least, largest);
+    count += static_cast<std::uint32_t>(std::popcount(marks));
     words[at / 64] = marks;
   }
-  return static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(d, largest)));
+  return {count, static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(d, largest)))};
 }
 
 }  // namespace HWY_NAMESPACE
@@ -71,6 +86,10 @@ using format::ChunkValues;
 
 /// What the next chunk's bound is below the k-th largest of this one, as integers: a quarter of an octave.
 constexpr std::uint32_t kBelow = 1u << 21;
+/// By what a bound is lowered first, and at most before all entries are marked: an octave, and four.
+constexpr std::uint32_t kOctave = 1u << 23, kMaxStep = 4 * kOctave;
+/// A bound that no finite entry is above: nothing is known of chunks.
+constexpr std::uint32_t kNoBound = 0x7F7FFFFF;
 
 /// What a group keeps.
 struct Kept {
@@ -90,22 +109,18 @@ struct Kept {
   }
 };
 
-std::uint32_t count_marks(const std::uint64_t* words, std::size_t n) noexcept {
-  std::uint32_t count = 0;
-  for (std::size_t w = 0; w * 64 < n; ++w)
-    count += static_cast<std::uint32_t>(std::popcount(words[w]));
-  return count;
-}
-
 /// The k largest entries of a chunk that are not 0; false when one is not finite. `bound` is a guess,
-/// which becomes one for the next chunk.
+/// which becomes one for the next chunk. Where too few are above it, it is lowered in growing steps.
 bool select_chunk_entries(const float* x, std::size_t n, std::uint32_t k, std::uint32_t& bound,
                           Candidates& out) noexcept {
   std::uint64_t words[kMaxChunk / 64];
-  const std::uint32_t largest = HWY_DYNAMIC_DISPATCH(mark_above_bound)(x, n, bound, words);
-  if (largest >= 0x7F800000u) return false;
-  if (bound != 0 && count_marks(words, n) < k)
-    HWY_DYNAMIC_DISPATCH(mark_above_bound)(x, n, bound = 0, words);
+  Marked marked = HWY_DYNAMIC_DISPATCH(mark_above_bound)(x, n, bound, words);
+  if (marked.largest >= 0x7F800000u) return false;
+  bound = std::min(bound, marked.largest);
+  for (std::uint32_t step = kOctave; marked.count < k && bound != 0; step *= 2) {
+    bound = step <= kMaxStep && bound > step ? bound - step : 0;
+    marked = HWY_DYNAMIC_DISPATCH(mark_above_bound)(x, n, bound, words);
+  }
   out.collect(x, n, words);
   if (out.count <= k) return true;
   const std::uint32_t key = out.keep_largest(k);
@@ -208,7 +223,7 @@ struct GroupWriter {
   bool write_largest(std::uint64_t g, ChunkReader& reader, core::BitWriter& stream) const noexcept {
     Kept kept;
     Candidates chunk;
-    std::uint32_t bound = 0;
+    std::uint32_t bound = kNoBound;
     const bool finite = each_chunk(
         g, reader,
         [&](std::uint32_t c, std::uint64_t, const float* own, std::uint32_t n, std::uint32_t k) {
