@@ -131,6 +131,14 @@ HWY_INLINE void multiply_block(const TileMatrix& a, AOf a_of, const TileMatrix& 
   }
 }
 
+/// Zeros in the vectors that rows end in: what stands behind an end is calculated with too, and takes long
+/// where it is subnormal.
+HWY_INLINE void clear_ends(TileMatrix& tile, std::size_t height, std::size_t width) {
+  const hn::CappedTag<float, 16> d;
+  const std::size_t last = (width - 1) / hn::Lanes(d) * hn::Lanes(d);
+  for (std::size_t r = 0; r < height; ++r) hn::Store(hn::Zero(d), d, tile.at + r * kStride + last);
+}
+
 /// Sums and differences of the rows or the columns on both sides of a middle: a fold, and what undoes it
 /// but for a factor that the basis has.
 HWY_INLINE void fold_rows(TileMatrix& tile, std::size_t half, std::size_t width) {
@@ -225,6 +233,7 @@ bool transform_tile(const TileFactors& factors, const TileRows<const float>& x,
   if (hn::GetLane(hn::MaxOfLanes(di, largest)) >= 0x7F800000) return false;
   for (std::size_t n = w; math::dct::folds(static_cast<std::uint32_t>(n)); n /= 2)
     fold_columns(tile, n / 2, h);
+  clear_ends(half, h, w);
   each_segment(w, [&](std::size_t begin, std::size_t end) {
     multiply_block(tile, same, factors.right, same, 0, h, begin, end, begin, end, half);
   });
@@ -278,6 +287,7 @@ void restore_tile(const TileFactors& factors, const Places& rows, const Places& 
   });
   for (std::size_t n = math::dct::folded_length(static_cast<std::uint32_t>(h)); n < h; n *= 2)
     fold_rows(half, n, columns.count);
+  clear_ends(tile, h, w);
   each_segment(w, [&](std::size_t begin, std::size_t end) {
     multiply_block(
         half, same, factors.right, [&](std::size_t t) { return columns.at[t]; }, 0, h,
@@ -358,8 +368,7 @@ void TileWriter::write(std::uint64_t tile, std::span<const KeptEntry> kept) cons
     if (entry.value != 0 && std::abs(entry.value) < kLeast) row_marks = column_marks = ~0ull;
   }
   const Places rows(row_marks, h), columns(column_marks, w);
-  for (std::size_t r = 0; r < rows.count; ++r)
-    std::fill_n(matrix.at + r * kStride, columns.count, 0.0f);
+  std::fill_n(matrix.at, rows.count * kStride, 0.0f);
   for (const KeptEntry& entry : kept) {
     const std::size_t row = rows.number[factors_.row_of[entry.place / w]];
     const std::size_t column = columns.number[factors_.column_of[entry.place % w]];
