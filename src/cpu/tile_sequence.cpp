@@ -321,7 +321,7 @@ void fill_factors(std::uint32_t n, bool across, TileMatrix& out) noexcept {
     const math::dct::Segment own = math::dct::segment_of(n, place);
     for (std::uint32_t i = own.begin; i < own.end; ++i)
       out.at[across ? i * kStride + place : place * kStride + i] =
-          math::dct::factor(kTable, n, place, i);
+          math::dct::basis(kTable, n, own.frequency(place), own.entry(i));
   }
 }
 
@@ -345,7 +345,7 @@ TileFactors::TileFactors(const math::Tiles& tiles, bool inverse) noexcept : left
 bool TileReader::read(std::uint64_t tile, float* sequence) const noexcept {
   const TileRows<const float> rows{x_ + tiles_.first(tile), tiles_.height, tiles_.width,
                                    tiles_.columns};
-  if (transforms_) return HWY_DYNAMIC_DISPATCH(transform_tile)(factors_, rows, sequence);
+  if (factors_) return HWY_DYNAMIC_DISPATCH(transform_tile)(*factors_, rows, sequence);
   for (std::size_t r = 0; r < rows.height; ++r)
     std::copy_n(rows.first + r * rows.apart, rows.width, sequence + r * rows.width);
   return true;
@@ -355,7 +355,7 @@ void TileWriter::write(std::uint64_t tile, std::span<const KeptEntry> kept) cons
   const std::size_t h = tiles_.height, w = tiles_.width;
   const TileOutput out{{y_ + tiles_.first(tile), h, w, tiles_.columns}, add_, alpha_};
   TileMatrix matrix;
-  if (!transforms_) {
+  if (!factors_) {
     for (std::size_t r = 0; r < h; ++r) std::fill_n(matrix.at + r * kStride, w, 0.0f);
     for (const KeptEntry& entry : kept)
       matrix.at[entry.place / w * kStride + entry.place % w] = entry.value;
@@ -363,19 +363,19 @@ void TileWriter::write(std::uint64_t tile, std::span<const KeptEntry> kept) cons
   }
   std::uint64_t row_marks = 0, column_marks = 0;
   for (const KeptEntry& entry : kept) {
-    row_marks |= std::uint64_t{1} << factors_.row_of[entry.place / w];
-    column_marks |= std::uint64_t{1} << factors_.column_of[entry.place % w];
+    row_marks |= std::uint64_t{1} << factors_->row_of[entry.place / w];
+    column_marks |= std::uint64_t{1} << factors_->column_of[entry.place % w];
     if (entry.value != 0 && std::abs(entry.value) < kLeast) row_marks = column_marks = ~0ull;
   }
   const Places rows(row_marks, h), columns(column_marks, w);
   std::fill_n(matrix.at, rows.count * kStride, 0.0f);
   for (const KeptEntry& entry : kept) {
-    const std::size_t row = rows.number[factors_.row_of[entry.place / w]];
-    const std::size_t column = columns.number[factors_.column_of[entry.place % w]];
+    const std::size_t row = rows.number[factors_->row_of[entry.place / w]];
+    const std::size_t column = columns.number[factors_->column_of[entry.place % w]];
     matrix.at[row * kStride + column] = entry.value * math::dct::kScaleIn;
   }
   HWY_DYNAMIC_DISPATCH(restore_tile)
-  (factors_, rows, columns, matrix, out);
+  (*factors_, rows, columns, matrix, out);
 }
 
 }  // namespace atomo::cpu

@@ -5,6 +5,7 @@
 /// at a time. FORMAT.md ("Layouts") has the arithmetic. Nothing allocates; threads may share both.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "math/tile_transform.hpp"
@@ -32,7 +33,9 @@ struct TileFactors {
 class TileReader {
  public:
   TileReader(const math::Tiles& tiles, bool transforms, const float* x) noexcept
-      : tiles_(tiles), transforms_(transforms), x_(x), factors_(tiles, false) {}
+      : tiles_(tiles), x_(x) {
+    if (transforms) factors_.emplace(tiles, false);
+  }
 
   /// Writes a tile's part of the sequence; false where it is transformed and an entry is not finite.
   bool read(std::uint64_t tile, float* sequence) const noexcept;
@@ -40,12 +43,11 @@ class TileReader {
 
  private:
   math::Tiles tiles_;
-  bool transforms_;
   const float* x_;
-  TileFactors factors_;
+  std::optional<TileFactors> factors_;  ///< where tiles are transformed
 };
 
-/// An entry of a tile that is not 0, by its place in the tile's part of the sequence.
+/// An entry of a tile that is kept, by its place in the tile's part of the sequence.
 struct KeptEntry {
   std::uint32_t place;
   float value;
@@ -55,23 +57,20 @@ class TileWriter {
  public:
   /// y[i] = v, or y[i] + (alpha * v) where `add`.
   TileWriter(const math::Tiles& tiles, bool transforms, bool add, float alpha, float* y) noexcept
-      : tiles_(tiles),
-        transforms_(transforms),
-        add_(add),
-        alpha_(alpha),
-        y_(y),
-        factors_(tiles, true) {}
+      : tiles_(tiles), add_(add), alpha_(alpha), y_(y) {
+    if (transforms) factors_.emplace(tiles, true);
+  }
 
-  /// A tile of which these entries are kept, at most one a place.
+  /// A tile of which these entries are kept, at most one a place; the others are 0.
   void write(std::uint64_t tile, std::span<const KeptEntry> kept) const noexcept;
   [[nodiscard]] const math::Tiles& tiles() const noexcept { return tiles_; }
 
  private:
   math::Tiles tiles_;
-  bool transforms_, add_;
+  bool add_;
   float alpha_;
   float* y_;
-  TileFactors factors_;
+  std::optional<TileFactors> factors_;  ///< where tiles are transformed
 };
 
 }  // namespace atomo::cpu
