@@ -2,7 +2,8 @@
 /// Encoding: a group of chunks at a time. What the k-th largest of a chunk was says near which magnitude
 /// it is in the next one: one pass marks all above a bound below it, and of these few the k largest are
 /// found. Where they are fewer than k, or many, the search is among all entries of the chunk.
-/// Where entries are drawn, a group is read twice: for its scale, then for the draw.
+/// Where entries are drawn, a group is read twice: for its scale, then for the draw. Tiles are made a chunk's
+/// worth at a time, so that they stay in a cache.
 ///
 /// Reads 4 bytes an entry, writes what is sent.
 
@@ -19,6 +20,7 @@
 #include "core/workspace.hpp"
 #include "cpu/chunk_candidates.hpp"
 #include "cpu/chunk_draw.hpp"
+#include "cpu/tile_sequence.hpp"
 #include "format/chunk_values.hpp"
 #include "format/drawn_values.hpp"
 
@@ -29,17 +31,31 @@
 
 #include "cpu/magnitude_marks-inl.hpp"
 
+#ifndef ATOMO_CPU_CHUNK_TOPK_ONCE
+#define ATOMO_CPU_CHUNK_TOPK_ONCE
+namespace atomo::cpu {
+namespace {
+
+/// How many entries of a chunk were marked, and the largest magnitude of all.
+struct Marked {
+  std::uint32_t count, largest;
+};
+
+}  // namespace
+}  // namespace atomo::cpu
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace atomo::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Marks the entries of a chunk whose magnitude, as an integer, is above `bound`; returns the largest.
-std::uint32_t mark_above_bound(const float* x, std::size_t n, std::uint32_t bound,
-                               std::uint64_t* words) {
+/// Marks the entries of a chunk whose magnitude, as an integer, is above `bound`.
+Marked mark_above_bound(const float* x, std::size_t n, std::uint32_t bound, std::uint64_t* words) {
   const hn::CappedTag<std::int32_t, 16> d;
   const auto least = hn::Set(d, static_cast<std::int32_t>(bound));
   auto largest = hn::Zero(d);
+  std::uint32_t count = 0;
   for (std::size_t at = 0; at < n; at += 64) {
     float tail[64] = {};
     const float* in = x + at;
@@ -48,9 +64,10 @@ std::uint32_t mark_above_bound(const float* x, std::size_t n, std::uint32_t boun
       in = tail;
     }
     const std::uint64_t marks = marks_of_64(d, in, least, largest);
+    count += static_cast<std::uint32_t>(std::popcount(marks));
     words[at / 64] = marks;
   }
-  return static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(d, largest)));
+  return {count, static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(d, largest)))};
 }
 
 }  // namespace HWY_NAMESPACE
@@ -69,6 +86,10 @@ using format::ChunkValues;
 
 /// What the next chunk's bound is below the k-th largest of this one, as integers: a quarter of an octave.
 constexpr std::uint32_t kBelow = 1u << 21;
+/// By what a bound is lowered first, and at most before all entries are marked: an octave, and four.
+constexpr std::uint32_t kOctave = 1u << 23, kMaxStep = 4 * kOctave;
+/// A bound that no finite entry is above: nothing is known of chunks.
+constexpr std::uint32_t kNoBound = 0x7F7FFFFF;
 
 /// What a group keeps.
 struct Kept {
@@ -88,22 +109,18 @@ struct Kept {
   }
 };
 
-std::uint32_t count_marks(const std::uint64_t* words, std::size_t n) noexcept {
-  std::uint32_t count = 0;
-  for (std::size_t w = 0; w * 64 < n; ++w)
-    count += static_cast<std::uint32_t>(std::popcount(words[w]));
-  return count;
-}
-
 /// The k largest entries of a chunk that are not 0; false when one is not finite. `bound` is a guess,
-/// which becomes one for the next chunk.
+/// which becomes one for the next chunk. Where too few are above it, it is lowered in growing steps.
 bool select_chunk_entries(const float* x, std::size_t n, std::uint32_t k, std::uint32_t& bound,
                           Candidates& out) noexcept {
   std::uint64_t words[kMaxChunk / 64];
-  const std::uint32_t largest = HWY_DYNAMIC_DISPATCH(mark_above_bound)(x, n, bound, words);
-  if (largest >= 0x7F800000u) return false;
-  if (bound != 0 && count_marks(words, n) < k)
-    HWY_DYNAMIC_DISPATCH(mark_above_bound)(x, n, bound = 0, words);
+  Marked marked = HWY_DYNAMIC_DISPATCH(mark_above_bound)(x, n, bound, words);
+  if (marked.largest >= 0x7F800000u) return false;
+  bound = std::min(bound, marked.largest);
+  for (std::uint32_t step = kOctave; marked.count < k && bound != 0; step *= 2) {
+    bound = step <= kMaxStep && bound > step ? bound - step : 0;
+    marked = HWY_DYNAMIC_DISPATCH(mark_above_bound)(x, n, bound, words);
+  }
   out.collect(x, n, words);
   if (out.count <= k) return true;
   const std::uint32_t key = out.keep_largest(k);
@@ -143,18 +160,50 @@ void find_group_bins(const Kept& kept, const ChunkCoder& coder) noexcept {
   coder.find_bins(cells);
 }
 
+/// The chunks of a sequence, one after the other.
+class ChunkReader {
+ public:
+  /// `tiles`: what the sequence consists of; null where it is `x`.
+  ChunkReader(const float* x, const TileReader* tiles) noexcept : x_(x), tiles_(tiles) {}
+
+  /// The entries [begin, begin + n), n <= kMaxChunk, until the next call; null where one is not finite and
+  /// would be transformed.
+  const float* read(std::uint64_t begin, std::uint32_t n) noexcept {
+    if (tiles_ == nullptr) return x_ + begin;
+    const std::uint64_t tile = tiles_->tile_entries();
+    if (begin < begin_ || begin > end_) begin_ = end_ = begin / tile * tile;
+    while (end_ < begin + n) {
+      drop_before(std::min(begin, end_));
+      if (!tiles_->read(end_ / tile, room_ + (end_ - begin_))) return nullptr;
+      end_ += tile;
+    }
+    return room_ + (begin - begin_);
+  }
+
+ private:
+  void drop_before(std::uint64_t begin) noexcept {
+    std::copy(room_ + (begin - begin_), room_ + (end_ - begin_), room_);
+    begin_ = begin;
+  }
+
+  const float* x_;
+  const TileReader* tiles_;
+  std::uint64_t begin_ = 0, end_ = 0;  ///< of what is in the room
+  float room_[kMaxChunk + kMaxTile];
+};
+
 /// Groups on their way into a body.
 struct GroupWriter {
   const ChunkConfig& config;
   const ChunkBody& body;
   const Key& key;
-  const float* x;
   std::byte* out;
 
   /// Returns the bytes of the group's gaps; ~0 where an entry is not finite.
-  std::size_t write(std::uint64_t g, std::byte* gaps) const noexcept {
+  std::size_t write(std::uint64_t g, ChunkReader& reader, std::byte* gaps) const noexcept {
     core::BitWriter stream(gaps, body.max_gap_bytes());
-    const bool finite = config.draws ? write_drawn(g, stream) : write_largest(g, stream);
+    const bool finite =
+        config.draws ? write_drawn(g, reader, stream) : write_largest(g, reader, stream);
     return finite ? stream.finish() : ~std::size_t{0};
   }
 
@@ -162,20 +211,22 @@ struct GroupWriter {
   /// Calls `visit(number of a chunk in the group, in the layer, its entries, how many, slots)` until it
   /// returns false.
   template <typename Visit>
-  bool each_chunk(std::uint64_t g, Visit visit) const noexcept {
+  bool each_chunk(std::uint64_t g, ChunkReader& reader, Visit visit) const noexcept {
     for (std::uint32_t c = 0; c < body.chunks_of(g); ++c) {
       const std::uint64_t number = g * body.group_chunks + c;
-      if (!visit(c, number, x + number * body.chunk, body.entries_of(number), body.keep_of(number)))
-        return false;
+      const std::uint32_t n = body.entries_of(number);
+      const float* const own = reader.read(number * body.chunk, n);
+      if (own == nullptr || !visit(c, number, own, n, body.keep_of(number))) return false;
     }
     return true;
   }
-  bool write_largest(std::uint64_t g, core::BitWriter& stream) const noexcept {
+  bool write_largest(std::uint64_t g, ChunkReader& reader, core::BitWriter& stream) const noexcept {
     Kept kept;
     Candidates chunk;
-    std::uint32_t bound = 0;
+    std::uint32_t bound = kNoBound;
     const bool finite = each_chunk(
-        g, [&](std::uint32_t c, std::uint64_t, const float* own, std::uint32_t n, std::uint32_t k) {
+        g, reader,
+        [&](std::uint32_t c, std::uint64_t, const float* own, std::uint32_t n, std::uint32_t k) {
           if (!select_chunk_entries(own, n, k, bound, chunk)) return false;
           write_gaps(chunk, n, k, stream);
           kept.add(chunk, own, c * body.keep);
@@ -188,27 +239,29 @@ struct GroupWriter {
     write_values(g, kept, coder, stream);
     return true;
   }
-  bool write_drawn(std::uint64_t g, core::BitWriter& stream) const noexcept {
+  bool write_drawn(std::uint64_t g, ChunkReader& reader, core::BitWriter& stream) const noexcept {
     format::DrawnChunk chunks[ChunkBody::kMaxGroup], group;
     std::uint32_t guess = 0;
-    each_chunk(
-        g, [&](std::uint32_t c, std::uint64_t, const float* own, std::uint32_t n, std::uint32_t k) {
+    const bool finite = each_chunk(
+        g, reader,
+        [&](std::uint32_t c, std::uint64_t, const float* own, std::uint32_t n, std::uint32_t k) {
           chunks[c] = measure_chunk(own, n, k, guess);
           group.join(chunks[c]);
           return true;
         });
-    if (group.largest >= 0x7F800000u) return false;
+    if (!finite || group.largest >= 0x7F800000u) return false;
     const format::DrawnCoder coder(config.values, group);
     const core::Philox draws(key, core::Purpose::select_entry);
     Kept kept;
     Candidates chunk;
-    each_chunk(g, [&](std::uint32_t c, std::uint64_t number, const float* own, std::uint32_t n,
-                      std::uint32_t k) {
-      draw_entries(own, n, k, coder.scale(chunks[c]), draws(number)[0], chunk);
-      write_gaps(chunk, n, k, stream);
-      kept.add(chunk, own, c * body.keep);
-      return true;
-    });
+    each_chunk(g, reader,
+               [&](std::uint32_t c, std::uint64_t number, const float* own, std::uint32_t n,
+                   std::uint32_t k) {
+                 draw_entries(own, n, k, coder.scale(chunks[c]), draws(number)[0], chunk);
+                 write_gaps(chunk, n, k, stream);
+                 kept.add(chunk, own, c * body.keep);
+                 return true;
+               });
     if (write_empty(g, kept)) return true;
     const core::Philox rounds(key, core::Purpose::round_entry);
     const std::uint64_t first = g * body.group_chunks * body.keep;
@@ -263,27 +316,36 @@ struct GroupWriter {
   }
 };
 
+/// Groups of a task: of so many entries that a tile on a border, which is made twice, takes little.
+std::uint64_t groups_at_once(const ChunkBody& body) noexcept {
+  constexpr std::uint64_t kEntries = 1 << 18;
+  const std::uint64_t group = std::uint64_t{body.group_chunks} * body.chunk;
+  return std::max<std::uint64_t>(kEntries / group, 1);
+}
+
 }  // namespace
 
 std::size_t max_encoded_bytes(const ChunkConfig& config, std::size_t n) noexcept {
   return n == 0 ? 0 : ChunkBody(config, n).max_bytes();
 }
 
-Status encode(const ChunkConfig& config, const float* x, std::size_t n, const Key& key,
-              Executor* executor, Bytes body, std::size_t& bytes) noexcept {
+Status encode(const ChunkConfig& config, const TileReader* tiles, const float* x, std::size_t n,
+              const Key& key, Executor* executor, Bytes body, std::size_t& bytes) noexcept {
   bytes = 0;
   if (body.size() < max_encoded_bytes(config, n)) return Status::buffer_too_small;
   if (n == 0) return Status::ok;
   const ChunkBody at(config, n);
   std::byte* const out = body.data();
-  const GroupWriter writer{config, at, key, x, out};
+  const GroupWriter writer{config, at, key, out};
   // Every group's gaps are written where they stand behind the longest others, then moved down.
   std::atomic<bool> finite = true;
-  core::run_tasks(executor, at.groups, [&](std::size_t g) {
-    const std::size_t written = writer.write(g, out + at.gaps_at + g * at.max_gap_bytes());
-    if (written == ~std::size_t{0}) {
-      finite.store(false, std::memory_order_relaxed);
-    } else {
+  const std::size_t stretch = tiles == nullptr ? 1 : groups_at_once(at);
+  core::run_ranges(executor, at.groups, stretch, [&](std::size_t begin, std::size_t end) {
+    ChunkReader reader(x, tiles);
+    for (std::size_t g = begin; g < end; ++g) {
+      const std::size_t written =
+          writer.write(g, reader, out + at.gaps_at + g * at.max_gap_bytes());
+      if (written == ~std::size_t{0}) return finite.store(false, std::memory_order_relaxed);
       core::store_le(out + 2 * g, static_cast<std::uint16_t>(written));
     }
   });

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Chunked top-k keeps what a stable sort of each chunk says, sends it near its entropy, and refuses
 /// whatever contradicts the format.
+#include <array>
 #include <limits>
 #include <numbers>
 #include <numeric>
+#include <tuple>
+#include <utility>
 
 #include "atomo/codec.hpp"
 #include "coding/rice.hpp"
@@ -280,7 +283,7 @@ TEST(ChunkTopk, TheTransformIsTheDct) {
     ASSERT_EQ(tiles.width, w);
     const auto x = normal_entries(std::size_t{h} * w, h);
     std::vector<float> found(x.size());
-    cpu::to_tiles(tiles, true, x.data(), found.data(), nullptr);
+    ASSERT_TRUE(cpu::TileReader(tiles, true, x.data()).read(0, found.data()));
     const auto basis = [](double n, double k, double j) {
       return std::sqrt((k == 0 ? 1 : 2) / n) *
              std::cos(std::numbers::pi * (2 * j + 1) * k / (2 * n));
@@ -291,6 +294,116 @@ TEST(ChunkTopk, TheTransformIsTheDct) {
         for (std::size_t i = 0; i < x.size(); ++i)
           sum += x[i] * basis(h, double(k), double(i / w)) * basis(w, double(l), double(i % w));
         ASSERT_NEAR(found[k * w + l], sum, 4e-6) << h << " " << w << " " << k << " " << l;
+      }
+    }
+  }
+}
+
+/// A tile's inverse transform as the format has it: all terms of all sums.
+std::vector<float> inverse_of(const math::Tiles& tiles, const std::vector<float>& frequencies) {
+  static const math::dct::Table table = math::dct::make_table();
+  const auto turn_back = [](std::uint32_t n, auto at) {
+    std::vector<float> in(n), out(n);
+    for (std::uint32_t k = 0; k < n; ++k) in[k] = at(math::dct::frequency_of(n, k));
+    for (std::uint32_t place = 0; place < n; ++place) {
+      const auto own = math::dct::segment_of(n, place);
+      for (std::uint32_t i = own.begin; i < own.end; ++i)
+        out[place] = std::fma(in[i], math::dct::factor(table, n, i, place), out[place]);
+    }
+    for (std::uint32_t half = math::dct::folded_length(n); half < n; half *= 2) {
+      for (std::uint32_t i = 0; i < half; ++i) {
+        float &a = out[half - 1 - i], &b = out[half + i];
+        std::tie(a, b) = std::pair{a + b, a - b};
+      }
+    }
+    return out;
+  };
+  const std::uint32_t h = tiles.height, w = tiles.width;
+  std::vector<float> half(frequencies.size()), y(frequencies.size());
+  for (std::uint32_t c = 0; c < w; ++c) {
+    const auto column =
+        turn_back(h, [&](std::uint32_t k) { return frequencies[k * w + c] * math::dct::kScaleIn; });
+    for (std::uint32_t r = 0; r < h; ++r) half[r * w + c] = column[r];
+  }
+  for (std::uint32_t r = 0; r < h; ++r) {
+    const auto row = turn_back(w, [&](std::uint32_t k) { return half[r * w + k]; });
+    for (std::uint32_t c = 0; c < w; ++c) y[r * w + c] = math::dct::scaled_out(row[c]);
+  }
+  return y;
+}
+
+/// Terms of entries that are not kept are left out: every bit is as with them, signs of zeros too.
+TEST(ChunkTopk, TheInverseHasTheBitsOfAllTerms) {
+  std::mt19937_64 generator(5);
+  for (const auto& [h, w] : {std::pair{64u, 64u}, {50u, 50u}, {1u, 64u}, {29u, 3u}, {48u, 37u}}) {
+    const auto tiles = math::Tiles::of(2, h, std::uint64_t{h} * w, 64);
+    for (const float scale : {1.0f, 0x1p-51f, 0x1p-100f, 0x1p-130f, 0x1p-148f, 0x1p120f}) {
+      for (const std::size_t count : {0u, 1u, 4u, 40u, h * w}) {
+        std::vector<float> frequencies(std::size_t{h} * w);
+        for (std::size_t i = 0; i < count; ++i)
+          frequencies[generator() % frequencies.size()] =
+              scale * static_cast<float>(static_cast<int>(generator() % 9) - 4);
+        std::vector<cpu::KeptEntry> kept;
+        for (std::uint32_t i = 0; i < frequencies.size(); ++i) {
+          if (frequencies[i] != 0) kept.push_back({i, frequencies[i]});
+        }
+        const auto v = inverse_of(tiles, frequencies);
+        std::vector<float> y(v.size()), sum(v.size(), -0.0f), expected(v.size());
+        cpu::TileWriter(tiles, true, false, 1, y.data()).write(0, kept);
+        ASSERT_EQ(std::memcmp(y.data(), v.data(), 4 * v.size()), 0)
+            << h << " " << w << " " << scale << " " << count;
+        for (std::size_t i = 0; i < v.size(); ++i) expected[i] = sum[i] + (-0.5f * v[i]);
+        cpu::TileWriter(tiles, true, true, -0.5f, sum.data()).write(0, kept);
+        ASSERT_EQ(std::memcmp(sum.data(), expected.data(), 4 * v.size()), 0)
+            << h << " " << w << " " << scale << " " << count;
+      }
+    }
+  }
+}
+
+/// Tiles on the borders of tasks, several messages, and an entry that is not finite in any tile.
+TEST(ChunkTopk, TilesDoNotDependOnTheExecutor) {
+  BackwardExecutor backward;
+  ThreadPool pool(3);
+  const Shape shape{650,
+                    1000};  // tiles of 50 x 50: no border of a chunk but the first is one of theirs
+  auto x = normal_entries(shape.elements(), 8);
+  for (const char* spec : {"psyche", "demo", "sparseloco", "topk:chunk=64,k=3,values=4,dct=64",
+                           "topk:chunk=64,k=3,values=f32,dct=64,select=drawn",
+                           "topk:chunk=128,k=5,values=2,tile=64"}) {
+    const auto codec = Codec::parse(spec);
+    // No workspace has room for the sequence.
+    EXPECT_LT(codec.encode_workspace_bytes(shape), x.size()) << spec;
+    EXPECT_LT(codec.decode_workspace_bytes(shape), x.size()) << spec;
+    std::vector<std::byte> message(codec.max_encoded_bytes(shape)),
+        workspace(codec.encode_workspace_bytes(shape));
+    std::vector<std::byte> first;
+    std::vector<float> all;
+    for (Executor* executor : {static_cast<Executor*>(nullptr), static_cast<Executor*>(&backward),
+                               static_cast<Executor*>(&pool)}) {
+      const Context context{.workspace = workspace, .executor = executor};
+      std::uint64_t bytes = 0;
+      const auto encode = [&] {
+        return codec.encode({x.data(), DType::f32, shape}, {.seed = 7},
+                            {message.data(), message.size(), &bytes}, context);
+      };
+      ASSERT_EQ(encode(), Status::ok);
+      const std::vector<std::byte> sent(message.data(), message.data() + bytes);
+      if (executor == nullptr) first = sent;
+      ASSERT_EQ(sent, first) << spec;
+      std::vector<float> y = x, z = x;
+      const std::array<ConstBytes, 3> messages = {sent, sent, sent};
+      ASSERT_EQ(codec.decode_add_all(messages, 0.3f, {y.data(), DType::f32, shape}, context),
+                Status::ok);
+      for (int i = 0; i < 3; ++i)
+        ASSERT_EQ(codec.decode_add(sent, 0.3f, {z.data(), DType::f32, shape}, context), Status::ok);
+      if (executor == nullptr) all = y;
+      ASSERT_EQ(y, all) << spec;
+      ASSERT_EQ(z, all) << spec;
+      for (const std::size_t place : {std::size_t{0}, x.size() / 2, x.size() - 1}) {
+        const float before = std::exchange(x[place], -std::numeric_limits<float>::infinity());
+        EXPECT_EQ(encode(), Status::non_finite) << spec << " " << place;
+        x[place] = before;
       }
     }
   }

@@ -10,7 +10,6 @@
 #include "codec/body_decoder.hpp"
 #include "codec/spec.hpp"
 #include "cpu/chunk_topk.hpp"
-#include "cpu/scan.hpp"
 #include "cpu/tile_sequence.hpp"
 
 namespace atomo::codec {
@@ -92,27 +91,16 @@ class ChunkTopk final : public BodyEncoder {
     return cpu::max_encoded_bytes(config_, shape.elements());
   }
   bool finds_non_finite() const noexcept override { return true; }
-  std::size_t scratch_bytes(const Shape& shape) const override {
-    Carver carver;
-    carver.take<float>(has_tiles(config_, shape) ? shape.elements() : 0);
-    return carver.bytes();
-  }
   Status encode(const BodyInput& in, Bytes body, BodyResult& result) const noexcept override {
     const LayerInput& layer = in.layer;
-    const float* x = layer.x;
-    if (has_tiles(config_, *layer.shape)) {
-      Carver carver(in.scratch);
-      const auto sequence = carver.take<float>(layer.n);
-      if (!carver.fits()) return Status::workspace_too_small;
-      const bool transforms = config_.layout == ChunkLayout::dct;
-      // A transform would spread an Inf, or make a NaN of two.
-      if (transforms && !cpu::scan_entries(x, layer.n, layer.executor).finite)
-        return Status::non_finite;
-      cpu::to_tiles(tiles_of(config_, *layer.shape), transforms, x, sequence.data(),
-                    layer.executor);
-      x = sequence.data();
-    }
-    return cpu::encode(config_, x, layer.n, layer.key, layer.executor, body, result.bytes);
+    const auto write = [&](const cpu::TileReader* tiles) {
+      return cpu::encode(config_, tiles, layer.x, layer.n, layer.key, layer.executor, body,
+                         result.bytes);
+    };
+    if (!has_tiles(config_, *layer.shape)) return write(nullptr);
+    const cpu::TileReader tiles(tiles_of(config_, *layer.shape), config_.layout == ChunkLayout::dct,
+                                layer.x);
+    return write(&tiles);
   }
 
  private:
@@ -121,20 +109,6 @@ class ChunkTopk final : public BodyEncoder {
 
 ChunkConfig config_of(const Kind& kind) noexcept { return format::chunk_config(kind.params); }
 
-/// A body after the other: into a sequence, then from there into the tensor.
-void decode_tiles(const ChunkConfig& config, const LayerOutput& out) noexcept {
-  Carver carver(out.workspace);
-  const auto sequence = carver.take<float>(out.n);
-  for (LayerBody& body : out.bodies) {
-    body.status = Status::workspace_too_small;
-    if (!carver.fits()) continue;
-    cpu::decode(config, {&body, 1}, false, 1, sequence.data(), out.n, out.executor);
-    if (failed(body.status)) continue;
-    cpu::from_tiles(tiles_of(config, out.kind->shape), config.layout == ChunkLayout::dct,
-                    sequence.data(), out.add, out.alpha, out.y, out.executor);
-  }
-}
-
 }  // namespace
 
 const BodyDecoder decoders::chunk_topk = {
@@ -142,16 +116,14 @@ const BodyDecoder decoders::chunk_topk = {
     [](const Kind& kind) noexcept {
       return cpu::max_encoded_bytes(config_of(kind), kind.shape.elements());
     },
-    [](const Kind& kind) noexcept {
-      if (!has_tiles(config_of(kind), kind.shape)) return std::size_t{0};
-      Carver carver;
-      carver.take<float>(kind.shape.elements());
-      return carver.bytes();
-    },
+    [](const Kind&) noexcept { return std::size_t{0}; },
     [](const LayerOutput& out) noexcept {
       const ChunkConfig config = config_of(*out.kind);
-      if (has_tiles(config, out.kind->shape)) return decode_tiles(config, out);
-      cpu::decode(config, out.bodies, out.add, out.alpha, out.y, out.n, out.executor);
+      if (!has_tiles(config, out.kind->shape))
+        return cpu::decode(config, out.bodies, out.add, out.alpha, out.y, out.n, out.executor);
+      const cpu::TileWriter tiles(tiles_of(config, out.kind->shape),
+                                  config.layout == ChunkLayout::dct, out.add, out.alpha, out.y);
+      cpu::decode(config, out.bodies, tiles, out.executor);
     },
     count_no_atoms};
 
