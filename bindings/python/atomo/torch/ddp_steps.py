@@ -230,6 +230,9 @@ class Steps:
         if self._divides:
             for _, gradient in layers:
                 gradient.div_(self._scale)
+        if self.squares is not None:
+            for name, gradient in layers:
+                self.squares.to_units(name, gradient)
 
     def _restore(self, layers: list[tuple[str, torch.Tensor]]) -> None:
         """What is done to them when the mean is in them."""
@@ -239,8 +242,9 @@ class Steps:
 
     @property
     def _divides(self) -> bool:
-        """Memories are of gradients without their scale."""
-        return self._scale != 1 and self._coder.has_memory
+        """Memories and units are of gradients without their scale."""
+        units = self.squares is not None and self.squares.precondition
+        return self._scale != 1 and (self._coder.has_memory or units)
 
     def _plain(self, layers: list[tuple[str, torch.Tensor]]) -> bool:
         """Whether a bucket goes by all-reduce: in a warm-up, or because it is sparse."""
