@@ -220,6 +220,7 @@ def test_ranks_that_disagree_are_told(world):
 @pytest.mark.parametrize("make, says", [
     (lambda: atomo.torch.Squares(every=0), "every=0: a whole number of steps from 1 on is expected"),
     (lambda: atomo.torch.Squares(every=2.5), "every=2.5"), (lambda: atomo.torch.Squares(beta2=1.0), "beta2=1.0"),
+    (lambda: atomo.torch.DDPState([("w", torch.nn.Parameter(torch.zeros(1)))], squares=True), "squares is True: an atomo.torch.Squares()"),
     (lambda: atomo.torch.AdamW([torch.zeros(1)], lr=-1), "lr=-1"),
     (lambda: atomo.torch.AdamW([torch.zeros(1)], betas=(0.9, 1)), "betas below 1"),
     (lambda: atomo.torch.AdamW([torch.zeros(1)], max_update=0), "max_update=0")])

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 import atomo
 
+from .._layers import counted
 from .coder import Coder
 from .layers import compressor_of
 from .wire import DTYPES
@@ -262,7 +263,8 @@ class Squares:
             mean.copy_(torch.where(finite, mean * kept + value * (1 - kept), mean))
 
     def __repr__(self) -> str:
-        return f"atomo.torch.Squares(every={self.every}, beta2={self.beta2}, {len(self)} layers)"
+        return (f"atomo.torch.Squares(every={self.every}, beta2={self.beta2}, precondition={self.precondition}, "
+                f"{counted(len(self))})")
 
 
 @dataclasses.dataclass
