@@ -242,9 +242,8 @@ class Steps:
 
     @property
     def _divides(self) -> bool:
-        """Memories and units are of gradients without their scale."""
-        units = self.squares is not None and self.squares.precondition
-        return self._scale != 1 and (self._coder.has_memory or units)
+        """Memories are of gradients without their scale."""
+        return self._scale != 1 and self._coder.has_memory
 
     def _plain(self, layers: list[tuple[str, torch.Tensor]]) -> bool:
         """Whether a bucket goes by all-reduce: in a warm-up, or because it is sparse."""
