@@ -161,6 +161,7 @@ def main():
     from torch import multiprocessing
 
     began, load = datetime.datetime.now(), os.getloadavg()[0]
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of each process that follows: all of them share the cores
     with tempfile.TemporaryDirectory() as folder:
         multiprocessing.start_processes(serve, (options, folder), options.workers, start_method="spawn")
         runs = [json.loads(line) for line in pathlib.Path(folder, "runs").read_text().splitlines()]

@@ -32,13 +32,13 @@ CLASSES = {"Squares": atomo.torch.Squares, "OneSum": OneSum, "AlikeDraws": Alike
 
 
 def told(rank, ranks, policy, *, steps=1, state="Watched", squares="Squares", beta2=0.0, every=1, net="small", same=True,
-         bad_step=None, scale=1.0, seed=0):
+         bad_step=None, scale=1.0, seed=0, precondition=False):
     """Gradients of the same batches in every step, or of others: what each step was told, and what is true.
 
     The true figures are of the ranks' own gradients, exchanged as they are.
     """
     model = make_net(net)
-    squares = CLASSES[squares](every=every, beta2=beta2)
+    squares = CLASSES[squares](every=every, beta2=beta2, precondition=precondition)
     wrapped = DistributedDataParallel(model, bucket_cap_mb=THREE_BUCKETS)
     hook_state = CLASSES[state](model, policy, squares=squares, seed=seed, scale=scale)
     wrapped.register_comm_hook(hook_state, atomo.torch.ddp_hook)
@@ -82,15 +82,65 @@ def true_squares(own, ranks, scale):
     return true
 
 
-def train(rank, ranks, policy, *, steps=8, every=3, checkpoint_at=None, way="dict", state="Watched", told=True, lr=0.01):
+def preconditioned(rank, ranks, codec, *, state, steps=6, every=2, beta2=0.9, scale=8.0):
+    """Gradients of `ef+codec` in units of the second moment, and what they are by a direct computation."""
+    model = make_net("small")
+    squares = atomo.torch.Squares(every=every, beta2=beta2, precondition=True)
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=THREE_BUCKETS)
+    wrapped.register_comm_hook(CLASSES[state](model, f"ef+{codec}", squares=squares, scale=scale), atomo.torch.ddp_hook)
+    codec, memory, moments, results = atomo.Codec(codec), {}, {}, []
+    for step in range(steps):
+        x, y = batch_of(step, rank, 24)
+        own = own_gradients(model, x, y, scale)
+        units = {name: units_of(squares.get(name), moments.get(name), step, beta2) for name in own}
+        model.zero_grad()
+        (scale * nn.functional.mse_loss(wrapped(x), y)).backward()
+        expected = {}
+        for name, gradient in own.items():
+            wanted = np.asarray(gradient.numpy() / scale / units[name] + memory.get(name, 0), np.float32)
+            sent = codec.decode(codec.encode(wanted, step=step), like=wanted)
+            memory[name] = wanted - sent
+            everyones = [None] * ranks
+            torch.distributed.all_gather_object(everyones, sent)
+            average = np.mean(everyones, 0) * units[name]
+            expected[name] = scale * average
+            moments[name] = beta2 * moments.get(name, 0) + (1 - beta2) * np.mean(average**2)
+        results.append((expected, {name: p.grad.numpy().copy() for name, p in model.named_parameters()}, units))
+    return results
+
+
+def units_of(told, moment, step, beta2):
+    """In f64: the root of the product of means, kept from below; of a layer that is not told of that of Adam's moment."""
+    if step == 0:
+        return 1.0
+    if told is None:
+        return np.sqrt(moment / (1 - beta2**step))
+    rows, columns, (one, average, weight) = (part.double().numpy() for part in (told.rows, told.columns, told.sums))
+    ratio = np.clip(average / one, 0.5 / told.ranks, 1)
+    root = np.sqrt(np.outer(rows, columns) / rows.mean() * ratio / weight)
+    return np.maximum(root, np.sqrt(np.mean(root**2)) / 1024).reshape(told.shape)
+
+
+def halves(rank, ranks):
+    """Units of gradients of bf16."""
+    model = make_net("small").bfloat16()
+    wrapped = DistributedDataParallel(model)
+    state = atomo.torch.DDPState(model, "qsgd:bits=4", squares=atomo.torch.Squares(precondition=True))
+    wrapped.register_comm_hook(state, atomo.torch.ddp_hook)
+    x, y = batch_of(0, rank, 24)
+    nn.functional.mse_loss(wrapped(x.bfloat16()), y.bfloat16()).backward()
+
+
+def train(rank, ranks, policy, *, steps=8, every=3, checkpoint_at=None, way="dict", state="Watched", told=True, lr=0.01,
+          precondition=False):
     """A training with AdamW."""
     model = make_net("small")
-    wrapped, hook_state, optimizer = run_of(model, policy, every, state, told, lr)
+    wrapped, hook_state, optimizer = run_of(model, policy, every, state, told, lr, precondition)
     losses = []
     for step in range(steps):
         if step == checkpoint_at:
             model, kept, revived = reloaded(model, optimizer, hook_state, way, "small")
-            wrapped, hook_state, optimizer = run_of(model, policy, every, state, told, lr,
+            wrapped, hook_state, optimizer = run_of(model, policy, every, state, told, lr, precondition,
                                                     None if way == "dict" else revived.bind(model))
             if way == "dict":
                 hook_state.load_state_dict(revived)
@@ -104,10 +154,11 @@ def train(rank, ranks, policy, *, steps=8, every=3, checkpoint_at=None, way="dic
     return {"losses": losses, "parameters": parameters_of(model), "bytes_sent": hook_state.bytes_sent}
 
 
-def run_of(model, policy, every, state, told, lr, hook_state=None):
+def run_of(model, policy, every, state, told, lr, precondition, hook_state=None):
     wrapped = DistributedDataParallel(model, bucket_cap_mb=THREE_BUCKETS)
     if hook_state is None:
-        hook_state = CLASSES[state](model, policy, squares=atomo.torch.Squares(every=every) if told else None)
+        squares = atomo.torch.Squares(every=every, precondition=precondition) if told else None
+        hook_state = CLASSES[state](model, policy, squares=squares)
     wrapped.register_comm_hook(hook_state, atomo.torch.ddp_hook)
     return wrapped, hook_state, atomo.torch.AdamW(model.parameters(), lr=lr, squares=hook_state.squares)
 

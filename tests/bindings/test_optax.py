@@ -126,6 +126,54 @@ def test_it_trains_in_a_chain_under_jit():
     assert distance() < 0.2 * before
 
 
+def units_of(state, name, b2, steps):
+    """In f64, by the formulas of docs/second-moment.md."""
+    shape = state.mu[name].shape
+    if state.nu[name] is not None:
+        return np.full(shape, np.sqrt(np.asarray(state.nu[name], float).mean() / (1 - b2**steps)))
+    rows, columns, one, average, weight, workers = (np.asarray(part, float) for part in state.squares[name])
+    root = np.sqrt(np.outer(rows, columns) / rows.mean() * np.clip(average / one, 0.5 / workers, 1) / weight)
+    return np.maximum(root, np.sqrt(np.mean(root**2)) / 1024).reshape(shape)
+
+
+def test_units_are_roots_of_the_second_moment():
+    optimizer = optax.chain(atomo.optax.scale_by_told_adam(b2=0.9, every=1), optax.scale(-1.0))
+    gradients = {name: of[0] for name, of in gradients_of(8).items()}
+    gradients["matrix"] = gradients["matrix"].at[3].set(0)  # whose unit is kept from below
+    state = optimizer.init(gradients)
+    assert all((of == 1).all() for of in jax.tree.leaves(atomo.optax.units(state))), "nothing is known"
+    for step in range(1, 4):
+        _, state = optimizer.update(gradients, state, squares=squares_of(gradients))
+        units = atomo.optax.units(state)
+        for name in gradients:
+            np.testing.assert_allclose(units[name], units_of(state[0], name, 0.9, step), rtol=1e-5)
+    row = np.asarray(units["matrix"][3])
+    assert (row == row[0]).all() and 0 < row[0] < 2e-3 * np.asarray(units["matrix"]).max()
+
+
+def test_gradients_go_in_units_and_come_back():
+    """What is kept of a gradient is chosen in units, under jit along an axis."""
+    optimizer, gradients = atomo.optax.scale_by_told_adam(every=1), gradients_of(9)
+    one = jax.tree.map(lambda of: of[0], gradients)
+    state = optimizer.update(one, optimizer.init(one), squares=squares_of(one))[1]
+
+    def of_worker(own_gradients, state):
+        units = atomo.optax.units(state)
+        payload, _ = atomo.jax.encode_tree(jax.tree.map(jnp.divide, own_gradients, units), "topk:keep=0.2", seed=3, step=1,
+                                           worker=jax.lax.axis_index("workers"))
+        zeros = jax.tree.map(jnp.zeros_like, own_gradients)
+        mean = atomo.jax.decode_add_tree(jax.lax.all_gather(payload, "workers"), 1 / WORKERS, zeros, "topk:keep=0.2")
+        return jax.tree.map(jnp.multiply, mean, units)
+
+    means = jax.jit(jax.vmap(of_worker, in_axes=(0, None), axis_name="workers"))(gradients, state)
+    codec = atomo.Codec("topk:keep=0.2")
+    for name, of in gradients.items():
+        unit = units_of(state, name, 0.999, 1)
+        inputs = [np.asarray(np.asarray(own) / unit, np.float32) for own in of]
+        expected = unit * np.mean([codec.decode(codec.encode(u, step=1), like=u) for u in inputs], 0)
+        np.testing.assert_allclose(means[name][0], expected, rtol=1e-4, err_msg=name)
+
+
 def test_what_is_not_finite_is_left_out():
     optimizer = atomo.optax.scale_by_told_adam()
     gradients = {"matrix": jnp.ones((4, 4))}
@@ -160,6 +208,8 @@ def test_errors():
             atomo.optax.scale_by_told_adam(every=every)
         with pytest.raises(atomo.Error, match=f"every={every}: a whole number"):
             atomo.optax.tell_squares({}, {}, {}, "workers", seed=1, step=0, every=every)
+    with pytest.raises(atomo.Error, match="the state has 0 of scale_by_told_adam: one is expected"):
+        atomo.optax.units(optax.scale_by_adam().init({"matrix": jnp.ones((4, 4))}))
     with pytest.raises(atomo.Error, match="no squares to tell of"):
         vector = {"vector": jnp.ones((WORKERS, 3))}
         jax.vmap(lambda g: atomo.optax.tell_squares(g, g, g, "workers", seed=1, step=0), axis_name="workers")(vector)

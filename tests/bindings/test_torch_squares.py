@@ -18,16 +18,17 @@ ONE, AVERAGE, WEIGHT = range(3)
 
 @pytest.mark.parametrize("state", ["Watched", "OnStandIn"])
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_without_a_codecs_noise_the_sums_are_those_of_the_gradients(world, state, ranks):
-    results = world(ranks).run(squares_runs.told, EXACT, state=state, scale=8.0)
+@pytest.mark.parametrize("policy, precondition", [(EXACT, False), (f"ef+{EXACT}", False), (EXACT, True)])
+def test_without_a_codecs_noise_the_sums_are_those_of_the_gradients(world, state, ranks, policy, precondition):
+    results = world(ranks).run(squares_runs.told, policy, state=state, scale=8.0, steps=2, precondition=precondition)
     for result in results:
-        (seen,), (truth,) = result["seen"], result["truth"]
+        seen, truth = result["seen"][-1], result["truth"][-1]
         assert seen.keys() == truth.keys() == {"0.weight", "2.weight", "4.weight"}
         for name, of in seen.items():
             np.testing.assert_allclose(of["sums"], [truth[name]["one"], truth[name]["average"], 1], rtol=2e-4)
             for part in ("rows", "columns"):  # each mean is a power of two on each rank, above or below what it stands for
                 assert (of[part] >= 0.4999 * truth[name][part]).all() and (of[part] <= 2.0001 * truth[name][part]).all()
-    assert all(same(results[0]["seen"][0][name], other["seen"][0][name]) for other in results for name in other["names"])
+    assert all(same(results[0]["seen"][-1][name], other["seen"][-1][name]) for other in results for name in other["names"])
 
 
 @pytest.mark.parametrize("state", ["Watched", "OnStandIn"])
@@ -159,18 +160,52 @@ def test_an_update_keeps_within_its_bound():
 
 @pytest.mark.parametrize("policy", ["atomo:bits=1", "qsgd:bits=2"])
 @pytest.mark.parametrize("state", ["Watched", "OnStandIn"])
-def test_replicas_stay_equal(world, policy, state):
-    results = world(2).run(squares_runs.train, policy, state=state)
+@pytest.mark.parametrize("precondition", [False, True])
+def test_replicas_stay_equal(world, policy, state, precondition):
+    results = world(2).run(squares_runs.train, policy, state=state, precondition=precondition)
     check_replicas(results)
     assert results[0]["losses"][-1] < results[0]["losses"][0]
 
 
 @pytest.mark.parametrize("way", ["dict", "pickle"])
-def test_a_checkpoint_goes_on_to_the_bit(world, way):
-    whole, halves = (world(2).run(squares_runs.train, "qsgd:bits=4", checkpoint_at=at, way=way) for at in (None, 5))
+@pytest.mark.parametrize("precondition", [False, True])
+def test_a_checkpoint_goes_on_to_the_bit(world, way, precondition):
+    whole, halves = (world(2).run(squares_runs.train, "qsgd:bits=4", checkpoint_at=at, way=way, precondition=precondition)
+                     for at in (None, 5))
     assert same(whole[0]["parameters"], halves[0]["parameters"])
     assert whole[0]["losses"] == halves[0]["losses"]
     assert whole[0]["bytes_sent"] == halves[0]["bytes_sent"]
+
+
+# Units
+
+
+@pytest.mark.parametrize("state", ["Watched", "OnStandIn"])
+def test_gradients_are_encoded_in_units_of_the_second_moment(world, state):
+    """What is kept of a gradient, and what is left in its memory, is chosen in these units."""
+    for result in world(2).run(squares_runs.preconditioned, "topk:keep=0.1", state=state):
+        for expected, found, _ in result:
+            for name, gradient in found.items():
+                np.testing.assert_allclose(gradient, expected[name], rtol=1e-4, atol=1e-6 * np.abs(expected[name]).max(), err_msg=name)
+        units = result[-1][2]
+        assert np.ptp(units["2.weight"]) > 0 and np.ndim(units["2.bias"]) == 0 and units["2.bias"] < 0.5
+
+
+def test_a_unit_is_not_far_below_the_others():
+    rows = torch.tensor([1.0, 1.0, 1.0, 0.0])
+    of = atomo.torch.LayerSquares(torch.Size([4, 5]), rows, torch.ones(5), torch.tensor([15.0, 15.0, 1.0]), 2)
+    units = of.units()
+    torch.testing.assert_close(units[:3], of.second_moment()[:3].sqrt())
+    torch.testing.assert_close(units[3], torch.full((5,), of.second_moment().mean().sqrt().item() / 1024))
+    untold = atomo.torch.LayerSquares(torch.Size([4, 5]), torch.zeros(4), torch.zeros(5), torch.zeros(3), 2)
+    assert (untold.units() == 1).all()
+
+
+def test_units_of_halves_are_refused(world):
+    with pytest.raises(RankFailed) as failed:
+        world(2).run(squares_runs.halves)
+    assert all("precondition=True takes gradients of f32, that of '0.weight' is bf16" in error
+               or "precondition=True takes gradients of f32, that of '4.bias' is bf16" in error for error in failed.value.errors)
 
 
 # Errors
@@ -179,12 +214,13 @@ def test_a_checkpoint_goes_on_to_the_bit(world, way):
 def test_ranks_that_disagree_are_told(world):
     with pytest.raises(RankFailed) as failed:
         world(2).run(squares_runs.disagree)
-    assert all("squares is [2, 0.999] on rank 0, [3, 0.999] on rank 1" in error for error in failed.value.errors)
+    assert all("squares is [2, 0.999, False] on rank 0, [3, 0.999, False] on rank 1" in error for error in failed.value.errors)
 
 
 @pytest.mark.parametrize("make, says", [
     (lambda: atomo.torch.Squares(every=0), "every=0: a whole number of steps from 1 on is expected"),
     (lambda: atomo.torch.Squares(every=2.5), "every=2.5"), (lambda: atomo.torch.Squares(beta2=1.0), "beta2=1.0"),
+    (lambda: atomo.torch.DDPState([("w", torch.nn.Parameter(torch.zeros(1)))], squares=True), "squares is True: an atomo.torch.Squares()"),
     (lambda: atomo.torch.AdamW([torch.zeros(1)], lr=-1), "lr=-1"),
     (lambda: atomo.torch.AdamW([torch.zeros(1)], betas=(0.9, 1)), "betas below 1"),
     (lambda: atomo.torch.AdamW([torch.zeros(1)], max_update=0), "max_update=0")])

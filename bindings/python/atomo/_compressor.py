@@ -11,7 +11,7 @@ from . import _atomo, _device, _policy
 from ._codec import Codec
 from ._errors import DecodeError, Error
 from ._frameworks import AnyArray, Array, checked_text, finished, on_cuda, target, targets
-from ._layers import mapping_of, spec_of
+from ._layers import counted, mapping_of, spec_of
 from ._messages import Prices, explained, listed
 
 
@@ -465,7 +465,7 @@ class Compressor:
         return there
 
     def __repr__(self) -> str:
-        return f"atomo.Compressor({len(self._specs)} layers of {self.elements} elements, {self._policy!r})"
+        return f"atomo.Compressor({counted(len(self._specs))} of {self.elements} elements, {self._policy!r})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {"specs": self._specs, "policy": self._policy, "threads": self._threads,

@@ -23,6 +23,11 @@ def spec_of(name: str, value: Any) -> tuple[str, tuple[int, ...], str]:
     return name, tuple(value), "f32"
 
 
+def counted(layers: int) -> str:
+    """A number of layers in words."""
+    return "1 layer" if layers == 1 else f"{layers} layers"
+
+
 def mapping_of(layers: Any) -> Mapping[str, Any]:
     """The layers by name: of a module of PyTorch those that are trained, or the pairs of an iterable."""
     if isinstance(layers, Mapping):

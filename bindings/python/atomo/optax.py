@@ -30,9 +30,10 @@ except ImportError as error:
 
 import atomo.jax
 
-__all__ = ["LeafSquares", "ToldAdamState", "scale_by_told_adam", "tell_squares", "untold_squares"]
+__all__ = ["LeafSquares", "ToldAdamState", "scale_by_told_adam", "tell_squares", "units", "untold_squares"]
 
 _LEAST_SIDE = 4
+_LEAST_UNIT = 1 / 1024  # of the root mean square of a leaf's units
 _CHANNEL = 0x8000  # a bit of the key's channel: draws of these messages are not those of gradients
 _POLICY = "sums = identity; * = natural"
 
@@ -54,6 +55,7 @@ class ToldAdamState(NamedTuple):
     count: jax.Array  #: i32, steps
     mu: Any  #: first moments, like the gradients
     nu: Any  #: second moments of leaves that are not told of, None of the others
+    weight: jax.Array  #: f32, of the gradients in `nu`: 1 - b2^count
     squares: Any  #: a `LeafSquares` of running means of leaves that are told of, None of the others
 
 
@@ -116,6 +118,38 @@ def untold_squares(gradients: Any) -> Any:
     return jax.tree.map(lambda leaf: _nothing(leaf.shape) if _is_told(leaf.shape) else None, gradients)
 
 
+def units(state: Any) -> Any:
+    """A tree of f32 like the gradients: for each entry the root of the second moment that `scale_by_told_adam` divides by,
+    at least 1/1024 of its leaf's root mean square; for a leaf that is not told of one number in all entries, the root mean
+    square of its moments. 1 before anything is known. The same on all workers.
+
+        units = atomo.optax.units(state)
+        payload, _ = atomo.jax.encode_tree(jax.tree.map(jnp.divide, gradients, units), policy, ...)
+        mean = jax.tree.map(jnp.multiply, atomo.jax.decode_add_tree(...), units)
+
+    Gradients that are encoded in these units lose what Adam's steps feel alike, in all leaves. What this worker's message
+    decodes to (`own`) is multiplied by them too, before `tell_squares`. Memories are in units.
+
+    `state`: of the transformation, or of an `optax.chain` that has it. Raises atomo.Error for another.
+    """
+    is_told = lambda of: isinstance(of, ToldAdamState)
+    found = [of for of in jax.tree.leaves(state, is_leaf=is_told) if is_told(of)]
+    if len(found) != 1:
+        raise atomo.Error(f"the state has {len(found)} of scale_by_told_adam: one is expected")
+    mus, structure = jax.tree.flatten(found[0].mu)
+    nus, squares = (structure.flatten_up_to(tree) for tree in (found[0].nu, found[0].squares))
+    return jax.tree.unflatten(structure, [_unit(mu.shape, nu, of, found[0].weight) for mu, nu, of in zip(mus, nus, squares)])
+
+
+def _unit(shape: tuple[int, ...], nu: jax.Array | None, squares: LeafSquares | None, weight: jax.Array) -> jax.Array:
+    if nu is not None:
+        unit = jnp.sqrt(nu.mean() / weight)
+        return jnp.full(shape, jnp.where(unit > 0, unit, 1))
+    row, column = _factors(squares)
+    least = _LEAST_UNIT * jnp.sqrt(jnp.square(row).mean() * jnp.square(column).mean())
+    return jnp.where(least > 0, jnp.maximum(jnp.outer(row, column), least), 1).reshape(shape)
+
+
 def scale_by_told_adam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, *, every: int = 10) -> Any:
     """optax.scale_by_adam whose `update` takes `squares=`, of `tell_squares` with the same `every`. The running
     means decay by b2^every at each telling, and stay as they are in between.
@@ -134,10 +168,11 @@ def scale_by_told_adam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, *,
     def init(parameters: Any) -> ToldAdamState:
         zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), parameters)
         nu = jax.tree.map(lambda p: None if _is_told(p.shape) else jnp.zeros(p.shape, jnp.float32), parameters)
-        return ToldAdamState(jnp.zeros((), jnp.int32), zeros, nu, untold_squares(parameters))
+        return ToldAdamState(jnp.zeros((), jnp.int32), zeros, nu, jnp.zeros(()), untold_squares(parameters))
 
     def update(updates: Any, state: ToldAdamState, params: Any = None, *, squares: Any, **_: Any) -> tuple[Any, ToldAdamState]:
         count = state.count + 1
+        weight = 1 - b2 ** count.astype(jnp.float32)
         leaves, structure = jax.tree.flatten(updates)
         mus, nus, kepts, tolds = (structure.flatten_up_to(tree) for tree in (state.mu, state.nu, state.squares, squares))
         new_mu, new_nu, new_squares, results = [], [], [], []
@@ -147,7 +182,7 @@ def scale_by_told_adam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, *,
             first = mu / (1 - b1 ** count.astype(jnp.float32))
             if nu is not None:
                 nu = b2 * nu + (1 - b2) * g * g
-                result = first / (jnp.sqrt(nu / (1 - b2 ** count.astype(jnp.float32))) + eps)
+                result = first / (jnp.sqrt(nu / weight) + eps)
             else:
                 kept = _mixed(kept, told, b2**every)
                 largest = (1 - b1) / math.sqrt(1 - b2)
@@ -157,8 +192,8 @@ def scale_by_told_adam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, *,
             new_nu.append(nu)
             new_squares.append(kept)
             results.append(result.astype(gradient.dtype))
-        trees = (jax.tree.unflatten(structure, new) for new in (new_mu, new_nu, new_squares))
-        return jax.tree.unflatten(structure, results), ToldAdamState(count, *trees)
+        mu, nu, kept = (jax.tree.unflatten(structure, new) for new in (new_mu, new_nu, new_squares))
+        return jax.tree.unflatten(structure, results), ToldAdamState(count, mu, nu, weight, kept)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -186,7 +221,12 @@ def _mixed(kept: LeafSquares, told: LeafSquares, decay: float) -> LeafSquares:
 
 def _root(of: LeafSquares) -> jax.Array:
     """Of the second moment, f32[rows, columns]."""
+    return jnp.outer(*_factors(of))
+
+
+def _factors(of: LeafSquares) -> tuple[jax.Array, jax.Array]:
+    """f32[rows] and f32[columns], whose outer product is that root."""
     ratio = jnp.where(of.one > 0, jnp.clip(of.average / of.one, 0.5 / jnp.maximum(of.workers, 1), 1.0), 1.0)
     mean = of.rows.mean()
     common = jnp.where(mean > 0, ratio / (mean * of.weight), 0.0)
-    return jnp.outer(jnp.sqrt(of.rows), jnp.sqrt(common * of.columns))
+    return jnp.sqrt(of.rows), jnp.sqrt(common * of.columns)

@@ -106,10 +106,10 @@ class DeviceBucket:
                taking_back: TakingBack | None = None, share: float = 1.0) -> torch.futures.Future[torch.Tensor]:
         """Queues all of it. The future's value is `buffer`, with the mean over the ranks in it, and what `restore` queues
         done to it. `taking_back` sees that, and behind the `last` bucket takes memories back. `squares` are told of the
-        bucket in a step that tells them, and the ranks of all behind the `last` one: such a step takes memory.
+        bucket in a step that tells them, and the ranks of all behind the `last` one: such a step takes memory, as does one
+        with units.
         `share`: of its budget, that the message has."""
-        if squares is not None and not squares.tells:
-            squares = None
+        tells = squares is not None and squares.tells
         place, model, done = self._place, self.model, self._place.future()
         if self._at != buffer.data_ptr():
             self._at = buffer.data_ptr()
@@ -128,19 +128,20 @@ class DeviceBucket:
             place.wire.wait_event(self._encoded)
             self.sent = model.wire if model.wire is not None else model.longest(self._lengths_of_all)
             dist.all_gather_into_tensor(model.received[:self._ranks * self.sent], payload[:self.sent], group=self.group)
-            if squares is not None:
+            if tells:
                 self._see_own(squares, gradients, payload)
             buffer.fill_(-0.0)  # the one number that changes no bit of what is added to it
             model.add(self._sums, 1 / self._ranks, place.wire)
             model.tell(place.wire)
+            if squares is not None:
+                for name, average in zip(self.names, gradients):
+                    squares.from_units(name, average)
+                    squares.see_average(name, average)
             restore()
             if taking_back is not None:
                 taking_back.see(buffer, model if self.remembers else None)
-            if squares is not None:
-                for name, average in zip(self.names, gradients):
-                    squares.see_average(name, average)
-                if last:
-                    self.sent += squares.exchange(self._tell_squares, key)
+            if tells and last:
+                self.sent += squares.exchange(self._tell_squares, key)
             if last and taking_back is not None:
                 taking_back.end()
             done.set_result(buffer)
@@ -152,6 +153,7 @@ class DeviceBucket:
         self.model.add_one(payload[:self.sent], self.model.bind(own, encoding=False), self._place.wire)
         for name, gradient, decoded in zip(self.names, gradients, own):
             squares.see_gradient(name, gradient)
+            squares.from_units(name, decoded)
             squares.see_decoded(name, decoded)
 
     def _tell_squares(self, arrays: Mapping[str, torch.Tensor],

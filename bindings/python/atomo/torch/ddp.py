@@ -22,6 +22,7 @@ import torch.distributed as dist
 import atomo
 
 from .._device import require_cuda
+from .._layers import counted
 from .bucket import DeviceBuckets
 from .coder import Coder
 from .ddp_steps import Steps
@@ -91,6 +92,8 @@ class DDPState(Steps):
                  start_step: int = 0, scale: float | Callable[[], float] = 1.0, squares: Squares | None = None,
                  budget_share: float | Sequence[float] | Callable[[int], float] = 1.0):
         check_integers(seed=seed, channel=channel, threads=threads, start_step=start_step)
+        if squares is not None and not isinstance(squares, Squares):
+            raise atomo.Error(f"squares is {squares!r}: an atomo.torch.Squares() is expected, which atomo.torch.AdamW takes too")
         self.seed, self.channel, self.start_step = seed, channel, start_step
         self.scale, self.squares, self.budget_share = scale, squares, budget_share
         self._coder = Coder(str(policy), threads)
@@ -247,7 +250,7 @@ class DDPState(Steps):
         return {"steps": self.step, "bytes_sent": self.bytes_sent, "last": dataclasses.asdict(self.last)}
 
     def __repr__(self) -> str:
-        layers = f"{len(self.layers)} layers of {self.compressor.elements} elements" if self.layers else "no model yet"
+        layers = f"{counted(len(self.layers))} of {self.compressor.elements} elements" if self.layers else "no model yet"
         return f"atomo.torch.DDPState({layers}, {self.policy!r}, seed={self.seed}, step={self.step})"
 
 

@@ -230,6 +230,9 @@ class Steps:
         if self._divides:
             for _, gradient in layers:
                 gradient.div_(self._scale)
+        if self.squares is not None:
+            for name, gradient in layers:
+                self.squares.to_units(name, gradient)
 
     def _restore(self, layers: list[tuple[str, torch.Tensor]]) -> None:
         """What is done to them when the mean is in them."""

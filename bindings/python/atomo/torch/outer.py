@@ -30,6 +30,7 @@ import torch.distributed as dist
 import atomo
 
 from .._device import require_cuda
+from .._layers import counted
 from .._policy import idle_rules
 from .groups import group_like, raise_difference
 from .layers import Parameters, device_of
@@ -353,7 +354,7 @@ class OuterSync:
 
     def __repr__(self) -> str:
         elements = sum(tensor.numel() for part in self._fragments for tensor in part.outer.values())
-        return (f"atomo.torch.OuterSync({len(self._types)} layers of {elements} elements, {self.policy!r}, "
+        return (f"atomo.torch.OuterSync({counted(len(self._types))} of {elements} elements, {self.policy!r}, "
                 f"every={self.every}, outer={self.outer!r}, round={self.round})")
 
 

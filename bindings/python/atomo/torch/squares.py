@@ -13,10 +13,13 @@ import torch.distributed as dist
 
 import atomo
 
+from .._layers import counted
 from .coder import Coder
 from .layers import compressor_of
+from .wire import DTYPES
 
 LEAST_SIDE = 4  # of a matrix that is factored
+LEAST_UNIT = 1 / 1024  # of the root mean square of a matrix's units
 CHANNEL = 0x8000  # a bit of the key's channel: draws of these messages are not those of gradients
 POLICY = "*:sums = identity; * = natural"
 
@@ -55,6 +58,13 @@ class LayerSquares:
         common = torch.where(mean > 0, ratio / (mean * weight), torch.zeros_like(mean))
         return self.rows.sqrt(), (common * self.columns).sqrt()
 
+    def units(self) -> torch.Tensor:
+        """The root of `second_moment()`, at least 1/1024 of its own root mean square; 1 before anything was told. Allocates."""
+        row, column = self.factors()
+        least = LEAST_UNIT * (row.square().mean() * column.square().mean()).sqrt()
+        units = torch.maximum(row[:, None] * column, least)
+        return torch.where(least > 0, units, torch.ones_like(units)).view(self.shape)
+
 
 class Squares:
     """Running means of the squares of gradients, from what every rank tells of its own before they are encoded.
@@ -84,19 +94,25 @@ class Squares:
     Args:
         every: steps from one telling to the next, from step 0 on, or the first after `DDPState(start_step=)`.
         beta2: Adam's decay a step of the running means.
+        precondition: gradients are encoded in units of the root of that second moment, `LayerSquares.units()`, and what was
+            decoded is multiplied by them, so that a codec's errors are as large as Adam's steps feel them. A layer that is
+            not told of has one unit, the root mean square of its averages. All units are 1 in the first step. Memories are
+            in units. It takes gradients of f32. On a GPU a step then takes memory, and still waits for nothing.
 
     Raises:
         atomo.Error: for numbers that cannot be.
     """
 
-    def __init__(self, *, every: int = 10, beta2: float = 0.999):
+    def __init__(self, *, every: int = 10, beta2: float = 0.999, precondition: bool = False):
         if not isinstance(every, int) or every < 1:
             raise atomo.Error(f"every={every!r}: a whole number of steps from 1 on is expected")
         if not 0 <= beta2 < 1:
             raise atomo.Error(f"beta2={beta2!r}: a number from 0 to below 1 is expected")
-        self.every, self.beta2 = every, beta2
+        self.every, self.beta2, self.precondition = every, beta2, bool(precondition)
         self._layers: dict[str, LayerSquares] = {}
+        self._averages: dict[str, torch.Tensor] = {}  # of others, in units: running means of the mean square and of 1
         self._names: dict[int, str] = {}  # by the parameter's identity
+        self._scale = 1.0  # of the gradients of the step under way
         self._step: _Step | None = None
 
     def __getitem__(self, parameter: torch.Tensor) -> LayerSquares:
@@ -122,19 +138,21 @@ class Squares:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a run needs to go on: tensors and plain values."""
-        return {"every": self.every, "beta2": self.beta2,
-                "layers": {name: {**vars(of), "shape": list(of.shape)} for name, of in self._layers.items()}}
+        return {"every": self.every, "beta2": self.beta2, "precondition": self.precondition,
+                "layers": {name: {**vars(of), "shape": list(of.shape)} for name, of in self._layers.items()},
+                "averages": dict(self._averages)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was taken."""
-        self.every, self.beta2 = state["every"], state["beta2"]
+        self.every, self.beta2, self.precondition = state["every"], state["beta2"], state["precondition"]
+        self._averages = dict(state["averages"])
         self._layers = {name: LayerSquares(**{**of, "shape": torch.Size(of["shape"])}) for name, of in state["layers"].items()}
 
     def __getstate__(self) -> dict[str, Any]:
         return self.state_dict()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._names, self._step = {}, None
+        self._names, self._scale, self._step = {}, 1.0, None
         self.load_state_dict(state)
 
     # What DDPState calls
@@ -146,29 +164,68 @@ class Squares:
     def begin(self, step: int, ranks: int, scale: float) -> None:
         """A step of gradients, the first one 0, a negative one without messages, all of them multiplied by `scale`. `tells`
         says whether squares are told."""
-        self._step = _Step(scale, ranks) if step >= 0 and step % self.every == 0 else None
+        self._scale = scale
+        self._step = _Step(ranks) if step >= 0 and step % self.every == 0 else None
 
     @property
     def tells(self) -> bool:
         """Whether this step's squares are told."""
         return self._step is not None
 
+    def to_units(self, name: str, gradient: torch.Tensor) -> None:
+        """In place, before it is encoded. With `precondition` alone.
+
+        Raises:
+            atomo.Error: for a gradient that is not f32.
+        """
+        if self.precondition:
+            if gradient.dtype != torch.float32:
+                raise atomo.Error(f"precondition=True takes gradients of f32, that of '{name}' is {DTYPES[gradient.dtype]}: "
+                                  "keep parameters in float32, as torch.autocast does, or leave precondition out")
+            gradient.div_(self._units(name, gradient.device))
+
+    def from_units(self, name: str, decoded: torch.Tensor) -> None:
+        """In place, what `to_units` divided. The units are the same until this rank's average was seen and all was told."""
+        if self.precondition:
+            decoded.mul_(self._units(name, decoded.device))
+
+    def _units(self, name: str, device: torch.device) -> torch.Tensor:
+        """Of a layer's entries, or of all of them one."""
+        if name in self._layers:
+            return self._layers[name].units().to(device)
+        if name not in self._averages:
+            return torch.ones((), device=device)
+        mean, weight = self._averages[name].to(device).unbind()
+        unit = (mean / weight).sqrt()
+        return torch.where(unit > 0, unit, torch.ones_like(unit))
+
     def see_gradient(self, name: str, gradient: torch.Tensor) -> bool:
-        """This rank's own, not yet averaged. False when nothing is told of it; the other calls then do nothing."""
+        """This rank's own, in units, not yet averaged. False when nothing is told of it; the other calls of a telling then do
+        nothing."""
         told = _factored(gradient.shape)
         if told:
-            self._step.see_gradient(name, gradient)
+            own = gradient.detach().float() / self._scale
+            self.from_units(name, own)
+            self._step.see_gradient(name, own)
         return told
 
     def see_decoded(self, name: str, decoded: torch.Tensor) -> None:
         """What this rank's message decodes to."""
         if name in self._step.own:
-            self._step.own[name].decoded = _sum(decoded, self._step.scale)
+            self._step.own[name].decoded = _sum(decoded, self._scale)
 
     def see_average(self, name: str, average: torch.Tensor) -> None:
-        """What all messages come to."""
-        if name in self._step.own:
-            self._step.own[name].average = _sum(average, self._step.scale)
+        """What all messages come to, in every step."""
+        if self._step is not None and name in self._step.own:
+            self._step.own[name].average = _sum(average, self._scale)
+        if self.precondition and not _factored(average.shape):
+            self._mix_average(name, _sum(average, self._scale) / average.numel())
+
+    def _mix_average(self, name: str, square: torch.Tensor) -> None:
+        """A mean square into the running mean, as Adam's own second moments are, unless it is not finite."""
+        kept = self._averages.get(name, square.new_zeros(2)).to(square.device)
+        mixed = torch.lerp(torch.stack([square, torch.ones_like(square)]), kept, self.beta2)
+        self._averages[name] = torch.where(torch.isfinite(square), mixed, kept)
 
     def exchange(self, exchange: Exchange, key: Mapping[str, int]) -> int:
         """Tells all ranks, and takes what they tell into the running means. `exchange(arrays, key)` returns the mean over
@@ -206,7 +263,8 @@ class Squares:
             mean.copy_(torch.where(finite, mean * kept + value * (1 - kept), mean))
 
     def __repr__(self) -> str:
-        return f"atomo.torch.Squares(every={self.every}, beta2={self.beta2}, {len(self)} layers)"
+        return (f"atomo.torch.Squares(every={self.every}, beta2={self.beta2}, precondition={self.precondition}, "
+                f"{counted(len(self))})")
 
 
 @dataclasses.dataclass
@@ -222,12 +280,12 @@ class _Own:
 
 
 class _Step:
-    def __init__(self, scale: float, ranks: int):
-        self.scale, self.ranks = scale, ranks
+    def __init__(self, ranks: int):
+        self.ranks = ranks
         self.own: dict[str, _Own] = {}
 
     def see_gradient(self, name: str, gradient: torch.Tensor) -> None:
-        squares = (gradient.detach().float() / self.scale).square().reshape(gradient.shape[0], -1)
+        squares = gradient.square().reshape(gradient.shape[0], -1)
         rows = squares.mean(1)
         unknown = rows.new_full((), math.nan)
         self.own[name] = _Own(gradient.shape, rows, squares.mean(0), rows.sum() * squares.shape[1], unknown, unknown)
@@ -243,35 +301,36 @@ def _sum(values: torch.Tensor, scale: float) -> torch.Tensor:
 
 def facts_of(squares: Squares | None) -> list[float]:
     """What ranks have to agree on."""
-    return [] if squares is None else [squares.every, squares.beta2]
+    return [] if squares is None else [squares.every, squares.beta2, squares.precondition]
 
 
 class HostTelling:
-    """Squares of a bucket of gradients in host memory. Without any, and in a step that tells none, it does nothing."""
+    """Squares of a bucket of gradients in host memory. Without any it does nothing."""
 
     def __init__(self, squares: Squares | None, gradients: Sequence[tuple[str, torch.Tensor]]):
-        self._squares = squares if squares is not None and squares.tells else None
-        self._gradients = gradients
+        self._squares, self._gradients = squares, gradients
 
     def see_own(self, messages: Sequence[bytes], coder: Coder) -> None:
-        """This rank's gradients, and what its messages of them decode to."""
-        if self._squares is None:
+        """This rank's gradients, and what its messages of them decode to; in a step that tells."""
+        if self._squares is None or not self._squares.tells:
             return
         for (name, gradient), message in zip(self._gradients, messages):
             if self._squares.see_gradient(name, gradient):
                 own = torch.zeros(gradient.shape)
                 coder.decode_add_all(name, [message], out=own, alpha=1.0)
+                self._squares.from_units(name, own)
                 self._squares.see_decoded(name, own)
 
     def see_average(self) -> None:
-        """The gradients are averages now."""
+        """The gradients are averages now, and leave their units."""
         if self._squares is not None:
             for name, average in self._gradients:
+                self._squares.from_units(name, average)
                 self._squares.see_average(name, average)
 
     def exchange(self, group: dist.ProcessGroup, key: Mapping[str, int]) -> int:
-        """Of all buckets. Returns the bytes that each rank sent."""
-        if self._squares is None:
+        """Of all buckets, in a step that tells. Returns the bytes that each rank sent."""
+        if self._squares is None or not self._squares.tells:
             return 0
 
         def tell(arrays: Mapping[str, torch.Tensor], key: Mapping[str, int]) -> tuple[dict[str, torch.Tensor], int]:

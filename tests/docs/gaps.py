@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compares the language-model tables of docs/results.md, and the gaps that its text names, with the trainings that they are of.
+
+usage: gaps.py DOCS_FOLDER RESULTS_FOLDER            fails where the page says something else than the committed results
+       gaps.py --prove DOCS_FOLDER RESULTS_FOLDER    fails unless each planted mistake is found
+
+A row of a table is the training of as many bytes a step. A gap is the mean over the seeds of bits a character, less that
+without compression.
+"""
+import json
+import re
+import statistics
+import sys
+from pathlib import Path
+
+SECTION = r"### With and without a memory\n(.*?)^### "
+FIRST, LONGER = "memories-300-steps-simulated.json", "memories-1500-steps-simulated.json"
+NONE = ("uncompressed", "")
+# Sentences, and the trainings whose gaps they name in turn: arm, setting and a rate, or the best rate.
+SENTENCES = [
+    (r"At one rate of \.002 it is (\S+) behind", [("atomo", "0.5 bits", 0.002)]),
+    (r"At 1/128 the gap is (\S+) without a memory, (\S+) with the factored second moment \(at 1/125\) and (\S+) with a memory",
+     [("atomo", "0.25 bits", None), ("atomo-factored", "0.25 bits", None), ("ef-atomo", "0.25 bits", None)]),
+    (r"At 1/256 it is (\S+), without a memory", [("atomo", "0.125 bits", None)]),
+]
+EVEN = r"\*\*At 1/64 the default, which has no memory, ends where no compression does\*\*: (\S+ ± \S+) beside (\S+ ± [0-9.]+\d)"
+
+
+class Trainings:
+    """The results of a file, by arm, setting and rate; the best rate's by None too."""
+
+    def __init__(self, path):
+        self.of = {}
+        for result in json.loads(path.read_text())["results"]:
+            if result["failed"]:
+                continue
+            ends = [run[-1] for run in result["runs"]]
+            scores = [end["bits_per_character"] for end in ends]
+            figures = {"bytes": statistics.mean(end["bytes_per_step"] for end in ends), "rate": result["rate"],
+                       "ratio": statistics.mean(end["ratio"] for end in ends), "score": statistics.mean(scores),
+                       "spread": statistics.stdev(scores)}
+            for rate in [result["rate"]] + [None] * result["best"]:
+                self.of[result["arm"], result["setting"], rate] = figures
+
+    def gap(self, arm, setting, rate=None):
+        return self.of[arm, setting, rate]["score"] - self.of[*NONE, rate]["score"]
+
+    def score(self, arm, setting):
+        of = self.of[arm, setting, None]
+        return f"{of['score']:.3f} ± {of['spread']:.3f}"
+
+    def best_of(self, bytes_a_step):
+        """Arm and setting."""
+        return [key[:2] for key, of in self.of.items() if key[2] is None and f"{of['bytes']:,.0f}" == bytes_a_step]
+
+
+def short(value):
+    """.015, as the page writes it."""
+    return f"{value:.3f}".replace("0.", ".", 1)
+
+
+def tables_of(text):
+    """Lists of rows, each by its column."""
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        header, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+        yield [dict(zip(header, row)) for row in rows]
+
+
+def wrong_rows(rows, trainings):
+    for row in rows:
+        found = trainings.best_of(row["bytes a step"])
+        if len(found) != 1:
+            yield f"{len(found)} trainings took {row['bytes a step']} bytes a step at their best rate, the row is {row['codec']}"
+            continue
+        of = trainings.of[*found[0], None]
+        true = {"ratio": (f"{of['ratio']:.1f}", f"{of['ratio']:.0f}"), "best rate": (f"{of['rate']:g}".replace("0.", ".", 1),),
+                "test bits a character": (trainings.score(*found[0]),),
+                "behind": ("",) if found[0] == NONE else (short(trainings.gap(*found[0])),)}
+        for column in row.keys() & true:
+            if row[column] not in true[column]:
+                yield f"{' '.join(found[0])}: {column} is {row[column]}, the trainings have {true[column][0]}"
+
+
+def untrue(text, results):
+    """What is wrong with a page, a line each."""
+    section = re.search(SECTION, text, re.MULTILINE | re.DOTALL)
+    tables = list(tables_of(section[1])) if section else []
+    if len(tables) < 2 or "ratio" not in tables[0][0] or "behind" not in tables[1][0]:
+        return ["the tables of trainings of 300 and of 1,500 steps are not there"]
+    first, longer = (Trainings(results / name) for name in (FIRST, LONGER))
+    wrong = [*wrong_rows(tables[0], first), *wrong_rows(tables[1], longer)]
+    for sentence, arms in SENTENCES:
+        found = re.search(sentence, section[1])
+        said, true = found and list(found.groups()), [short(first.gap(*arm)) for arm in arms]
+        if said != true:
+            wrong.append(f"the sentence '{sentence}' has the gaps {said}, the trainings {true}")
+    even, found = (first.score("atomo", "0.5 bits"), first.score(*NONE)), re.search(EVEN, section[1])
+    if not found or found.groups() != even:
+        wrong.append(f"the sentence '{EVEN}' has {found and found.groups()}, the trainings {even}")
+    if first.gap("atomo", "0.5 bits") > first.of[*NONE, None]["spread"]:
+        wrong.append("at 1/64 no compression is ahead by more than its seeds' spread")
+    return wrong
+
+
+PLANTED = {
+    "a score": ("2.643 ± 0.006", "2.633 ± 0.006"),
+    "a spread": ("2.726 ± 0.018", "2.726 ± 0.008"),
+    "a number of bytes": ("| 103,445 |", "| 103,446 |"),
+    "a ratio": ("| 127.6 | .002 |", "| 172.6 | .002 |"),
+    "a rate": ("| 103,706 | 127.6 | .002 |", "| 103,706 | 127.6 | .001 |"),
+    "a gap of the table": ("| 1.636 ± 0.003 | .074 |", "| 1.636 ± 0.003 | .047 |"),
+    "a gap of the text": ("the gap is .100 without", "the gap is .010 without"),
+    "a gap of an eighth": ("At 1/256 it is .183", "At 1/256 it is .138"),
+    "a gap at one rate": ("it is .048 behind", "it is .038 behind"),
+    "the claim": ("2.510 ± 0.028 beside", "2.543 ± 0.028 beside"),
+    "a lost sentence": ("At 1/128 the gap", "There the gap"),
+    "a lost table": ("| behind |", "| after |"),
+}
+
+
+def main():
+    docs, results = map(Path, sys.argv[-2:])
+    text = (docs / "results.md").read_text(encoding="utf-8")
+    if sys.argv[1] == "--prove":
+        wrong = [f"not on the page, so not planted: {old}" for old, _ in PLANTED.values() if old not in text]
+        wrong += [f"not noticed: {kind}" for kind, (old, new) in PLANTED.items() if not untrue(text.replace(old, new, 1), results)]
+    else:
+        wrong = untrue(text, results)
+    print("\n".join(wrong) or "the page says what the trainings have")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
