@@ -16,21 +16,11 @@
 #include "core/half.hpp"
 #include "cpu/svd.hpp"
 #include "support/device_memory.hpp"
+#include "support/sizes.hpp"
 
 namespace atomo::test {
 
 using namespace model;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
-
-/// How often something is drawn: a tenth under a sanitizer, which looks at memory and not at sizes.
-constexpr std::uint64_t repeats(std::uint64_t often) {
-  return kSanitized ? (often + 9) / 10 : often;
-}
 
 /// The specs of the table of codecs, of those that can run where the tests' tensors are without the
 /// caller's libraries (test_device_svd.cpp has the others).
