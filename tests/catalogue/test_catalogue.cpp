@@ -10,6 +10,7 @@
 
 #include "catalogue/catalogue_specs.hpp"
 #include "catalogue/catalogue_support.hpp"
+#include "support/sizes.hpp"
 
 namespace atomo::test {
 namespace {
