@@ -199,15 +199,15 @@ Outcome average(const Codec& codec, const std::vector<float>& x, const Shape& sh
 }
 
 TEST_P(DeviceSvd, EncodesAsWellAsTheCpu) {
-  const int keys = test::in_brief() ? 200 : 400;
+  constexpr int kKeys = 400;
   for (const Shape& shape : {Shape{24, 40}, Shape{50, 18}}) {
     SCOPED_TRACE(shape.to_string());
     const auto x =
         low_rank(static_cast<std::size_t>(shape[0]), static_cast<std::size_t>(shape[1]), 6, 2);
     const auto device = [](const auto&... a) { return encode_on_device(a...); };
     const auto cpu = [](const auto&... a) { return test::encode_on_cpu(a...); };
-    const Outcome there = average(codec, x, shape, keys, device);
-    const Outcome here = average(codec, x, shape, keys, cpu);
+    const Outcome there = average(codec, x, shape, kKeys, device);
+    const Outcome here = average(codec, x, shape, kKeys, cpu);
     // The same draws select from amplitudes that agree to rounding; signs of vectors may differ.
     EXPECT_NEAR(there.error, here.error, 0.02 * here.error);
     EXPECT_NEAR(there.bytes, here.bytes, 0.005 * here.bytes);
