@@ -94,6 +94,8 @@ def test_workers_without_compression_are_one_of_all_their_samples(images):
     (("--codec", "atomo:bits=0.25"), 0.25), (("--codec", "ef+atomo:bits=0.25,content=nearest"), 0.25),
     (("--codec", "momentum:beta=0.999+topk:chunk=4096,k=64,values=sign,dct=64", "--optimizer", "signsgd", "--lr", 0.001), None),
     (("--codec", "atomo:bits=0.25", "--share-by-rate", 0.75), None),
+    (("--policy", "*.bias = identity; * = atomo:bits=0.15"), 0.193),  # 32 bits of 580 biases come on top
+    (("--policy", "* = identity:dtype=f16"), 16),
     (("--codec", "atomo:bits=0.25", "--optimizer", "adafactor"), 0.25), (("--codec", "atomo:bits=0.25", "--optimizer", "muon"), 0.25)])
 def test_bytes_are_those_of_messages(images, words, bits):
     _, events = trained(2, *ADAMW, *words, "--data", images)
@@ -217,6 +219,7 @@ def test_draws_are_those_of_the_trainer():
     ((*LENET, "--vote"), "does not know --vote"), ((*LENET, "--local-steps", 2), "--local-steps: goes with --algorithm local"),
     ((*LENET, "--second-moment", "factored"), "--second-moment: goes with --optimizer adam, adamw, not with sgd"),
     ((*LENET, "--squares-every", 2), "--squares-every: goes with"), ((*LENET, "--precondition"), "--precondition: goes with"), ((*LENET, "--beta1", 0.5), "--beta1: goes with"),
+    ((*LENET, "--codec", "sign", "--policy", "* = sign"), "--codec: take one of --codec and --policy"),
     ((*LENET, "--steps", 0), "--steps: 0 is below 1"), (("--algorithm", "powersgd", "--model", "lenet", "--codec", "sign"), "--codec")])
 def test_what_is_refused(words, said):
     with pytest.raises(Refusal, match=said):

@@ -227,6 +227,31 @@ class MemoryTest(AllReduceTest):
         self.resumed(4, 4, *options, "--steps", 9, "--algorithm", "allgather", "--threads", 2)
         self.resumed(3, 4, *options, "--steps", 9, "--algorithm", "local", "--local-steps", 4)
 
+    def test_a_sparsity_warm_up(self):
+        """Shares fall to a quarter, down to the codec's own; a message has the largest of the gradient and all that was left out."""
+        gradients, warm = path("warm"), ("--codec", "ef+topk:keep=0.01", "--sparsity-warmup", 2)
+        job = finished(1, "--model", "logistic", "--algorithm", "allgather", *warm, "--steps", 8, "--dump-gradients", gradients,
+                       "--at", 0, "--every", 1)
+        left = {}
+        for step, share in enumerate(numpy.repeat((0.25, 0.0625, 0.015625, 0.01), 2)):
+            own, sent = (read_safetensors(f"{gradients}/step{step}-{who}.safetensors") for who in ("worker1", "mean"))
+            for name, values in own.items():
+                whole = values + left.get(name, numpy.float32(0))
+                where = sent[name] != 0
+                self.assertEqual(numpy.count_nonzero(where), max(1, int(share * values.size + 0.5)), (step, name))
+                numpy.testing.assert_array_equal(sent[name][where], whole[where], (step, name))
+                left[name] = whole - sent[name]
+        sizes = [event["bytes_per_worker"] for event in job.events("step")]
+        for before, after, ratio in ((1, 2, 3), (3, 4, 3), (5, 6, 1.3)):
+            self.assertGreater(sizes[before], ratio * sizes[after], sizes)
+
+    def test_resume_within_a_sparsity_warm_up(self):
+        """With the first steps of a share, and within one; local steps end rounds in the middle of a share."""
+        options = (2, "--model", "logistic", "--codec", "dgc+topk:keep=0.01", "--sparsity-warmup", 2, "--steps", 9, "--threads", 2)
+        self.resumed(4, 4, *options, "--algorithm", "allgather")
+        self.resumed(5, 5, *options, "--algorithm", "allgather")
+        self.resumed(3, 3, *options, "--algorithm", "local", "--local-steps", 3)
+
     def test_what_is_left_out_is_sent_later(self):
         """One in a thousand entries a step: with a memory the training loss falls further."""
         options = (2, "--model", "logistic", "--steps", 60, "--algorithm", "allgather", "--lr", 0.1, "--momentum", 0,

@@ -16,7 +16,7 @@ from jobs import TRAINER, path  # where the experiments are, too
 from reproduce_commands import PNG, CommandTest
 
 from experiments import memories, memories_images, outer, second_moment
-from experiments.arms import Arm, Comparison, chosen, rows
+from experiments.arms import Arm, Comparison, by_option, chosen, rows
 from experiments.messages import chunks_for, topk_for
 from experiments.reports import Report, figure, save_figure
 from experiments.series import Outcome
@@ -93,6 +93,9 @@ class ArmsTest(unittest.TestCase):
         options = types.SimpleNamespace(arms=["b"], lr=None, quick=False, workers=4, steps=8, tests=2)
         self.assertEqual([row.arguments for row in rows(options, chosen(options, arms), ("--batch", 3))],
                          [("--batch", 3, "--codec", "b", "--lr", "0.1"), ("--batch", 3, "--codec", "b", "--lr", "0.2")])
+        flagged = Arm("b", ("--codec", "b", "--flag", "--batch", 4), (.1,))
+        self.assertEqual(rows(options, [flagged], ("--batch", 3, "--also"))[0].arguments,
+                         ("--batch", 4, "--also", "--codec", "b", "--flag", "--lr", "0.1"))
         options.lr = [.3]
         self.assertEqual([arm.rates for arm in chosen(options, arms)], [(.3,)])
         options.lr, options.quick = None, True
@@ -127,8 +130,10 @@ class ArmsTest(unittest.TestCase):
             self.assertEqual(len({arm.arguments for arm in arms}), len(arms))
             for arm in arms:
                 self.assertGreater(len(arm.rates), 1)
-                self.assertLessEqual(set(arm.arguments[::2]), known)
-                self.assertRegex(arm.codec(), f"^{STAGE}([+]{STAGE})?$" if "--codec" in arm.arguments else "^--algorithm powersgd ")
+                self.assertLessEqual(set(by_option(arm.arguments)), known)
+                spec = f"{STAGE}([+]{STAGE})?"
+                self.assertRegex(arm.codec(), f"^{spec}$" if "--codec" in arm.arguments else
+                                 f"^([a-z*.]+ = {spec}(; |$))+$" if "--policy" in arm.arguments else "^--algorithm powersgd ")
 
     def test_the_trainer_accepts(self):
         for experiment, words in EXPERIMENTS:

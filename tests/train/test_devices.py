@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every algorithm that goes with --device cuda takes the steps of --device cpu, to the bit. The models are computed on the
+"""Every algorithm takes with --device cuda the steps of --device cpu, to the bit. The models are computed on the
 CPU, so that gradients are the same; they are encoded and decoded by the device's kernels, which the program given runs on
 the CPU."""
 
@@ -20,8 +20,10 @@ RUNS = {
     "dsgd-stale": (3, "--graph", "ring"), "choco": (3, "--graph", "ring", "--gossip-step", 0.1, "--codec-scale", 0.5),
     "pdmm": (3, "--graph", "ring", "--momentum", 0), "admm": (3, "--graph", "ring", "--momentum", 0), "alone": (2,),
 }
-CPU_ONLY = ("powersgd",)
 ALGORITHMS = ("ps", "twoshot", "ring")  # that every codec goes with
+# PowerSGD with its memory and with messages of what it leaves, with gradients that are not factored at first and with a loss scale.
+POWERSGD = (("--rank", 2), ("--rank", 2, "--start-step", 1, "--loss-scale", 64, "--loss-scale-from", 2),
+            ("--rank", 2, "--residual", "qsgd:bits=4"), ("--rank", 1, "--residual", "*.bias = identity; * = atomo:atoms=rows,bits=1+blosc"))
 TIMES = ("seconds", "ms", "encode_beside_ms")  # of an event, which no two runs have alike
 # One of each kind of payload: fixed sizes, a budget, a cap, indices, grids that add undecoded, lossless stages, layers apart.
 CODECS = ("identity:dtype=f16", "qsgd:bits=4", "sign:scale=mean", "terngrad", "natural", "topk:keep=0.05", "randomk:keep=0.1",
@@ -99,6 +101,14 @@ class DevicesTest(unittest.TestCase):
                     processes, *options = RUNS[algorithm]
                     self.compare(processes, *options, "--algorithm", algorithm, "--codec", codec)
 
+    def test_memories_go_on_through_a_sparsity_warm_up(self):
+        for algorithm in ("allgather", "local"):
+            for codec in ("dgc+topk:keep=0.02", "*.bias = identity; * = ef:memory=int8+topk:keep=0.02+blosc"):
+                with self.subTest(algorithm=algorithm, codec=codec):
+                    processes, *options = RUNS[algorithm]
+                    self.compare(processes, *options, "--algorithm", algorithm, "--policy" if " = " in codec else "--codec", codec,
+                                 "--sparsity-warmup", 1)
+
     def test_a_biased_codec_without_one_is_told_of_it(self):
         for codec, told in (("topk:keep=0.05", True), ("ef+topk:keep=0.05", False), ("qsgd:bits=4", False)):
             status, out, _ = Job(2, *STEPS, "--device", "cuda", "--algorithm", "allgather", "--codec", codec).end()
@@ -107,7 +117,24 @@ class DevicesTest(unittest.TestCase):
 
     def test_no_algorithm_is_left_out(self):
         listed = subprocess.run([TRAINER, "--list", "--json"], capture_output=True, text=True, check=True).stdout
-        self.assertEqual({row["name"] for row in json.loads(listed)}, {*RUNS, *CPU_ONLY})
+        self.assertEqual({row["name"] for row in json.loads(listed)}, {*RUNS, "powersgd"})
+
+    def test_powersgd(self):
+        for options in POWERSGD:
+            with self.subTest(options=options):
+                self.compare(3, "--algorithm", "powersgd", *options)
+
+    def test_told_squares(self):
+        """Each second moment that is told of, in steps that tell and in steps that do not; units of it; memories, lossless
+        stages and loss scales between a gradient and its message."""
+        for value, codec, *options in (
+                ("factored", "atomo:atoms=rows,bits=1"), ("scaled", "qsgd:bits=4+blosc"), ("matched", "terngrad"),
+                ("exact", "atomo:atoms=blocks,bits=1"), ("factored", "qsgd:bits=4", "--precondition"),
+                ("scaled", "ef+topk:keep=0.05", "--precondition", "--loss-scale", 64, "--loss-scale-from", 2),
+                ("factored", "ef+topk:keep=0.05+blosc", "--loss-scale", 64, "--loss-scale-from", 1)):
+            with self.subTest(value=value, codec=codec, options=options):
+                self.compare(3, "--algorithm", "allgather", "--optimizer", "adamw", "--lr", 0.002, "--codec", codec,
+                             "--second-moment", value, *(() if value == "exact" else ("--squares-every", 2)), *options)
 
     def test_every_algorithm(self):
         codecs = ("atomo:atoms=rows,bits=2", "qsgd:bits=4")

@@ -80,6 +80,15 @@ class Job {
     }
     return all;
   }
+  /// What every worker's own payload decodes to, told to it alone.
+  [[nodiscard]] std::vector<std::vector<float>> own() {
+    std::vector<std::vector<float>> all;
+    for (std::size_t k = 0; k < kWorkers; ++k) {
+      all.emplace_back(compressors_[k]->elements(), NAN);
+      exchanges_[k]->decode_own(all.back());
+    }
+    return all;
+  }
   [[nodiscard]] std::vector<atomo::Status> statuses() { return exchanges_[0]->add_all(bytes_); }
 
   [[nodiscard]] Exchange& exchange() { return *exchanges_[0]; }
@@ -166,6 +175,12 @@ TEST_P(ExchangeTest, PayloadsAndSumsAreTheHosts) {
     ASSERT_NO_FATAL_FAILURE(on_device.share(step));
     EXPECT_EQ(on_device.bytes(), on_host.bytes());
     EXPECT_EQ(on_device.payloads(), on_host.payloads());
+    const auto expected_own = on_host.own(), found_own = on_device.own();
+    for (std::size_t k = 0; k < kWorkers; ++k) {
+      const auto& mine = expected_own[k];
+      EXPECT_EQ(std::memcmp(found_own[k].data(), mine.data(), 4 * mine.size()), 0) << k;
+    }
+    EXPECT_NE(expected_own[0], expected_own[1]);
     const auto expected = on_host.sums(), found = on_device.sums();
     for (std::size_t k = 0; k < kWorkers; ++k) {
       ASSERT_EQ(found[k].size(), expected[0].size());

@@ -13,6 +13,7 @@
 #include "learning/augment.hpp"
 #include "learning/data_order.hpp"
 #include "learning/schedule.hpp"
+#include "learning/sparsity_warmup.hpp"
 
 namespace train {
 namespace {
@@ -47,6 +48,26 @@ TEST(Schedules, FallAsTheyAreNamed) {
   schedule.decay_at = {0.5, 0.75};
   const std::vector<double> expected = {0.5, 0.5, 0.5, 0.5, 0.125, 0.125, 0.03125, 0.03125};
   for (std::uint32_t step = 0; step < 8; ++step) EXPECT_EQ(schedule(step), expected[step]) << step;
+}
+
+TEST(SparsityWarmup, RaisesSharesToAQuarterOfTheOneBefore) {
+  const std::string policy =
+      "*.bias = identity # keep all\n*.a = dgc:momentum=0.9+topk:keep=0.01+blosc\n* = "
+      "topk:keep=1.0";
+  const auto with = [&](const std::string& share) {
+    auto text = policy;
+    return text.replace(text.find("0.01"), 4, share);
+  };
+  EXPECT_EQ(warmed_up(policy, 0), with("0.25"));
+  EXPECT_EQ(warmed_up(policy, 2), with("0.015625"));
+  for (const std::uint32_t stage : {3U, 4U, 100U, 4000000000U})
+    EXPECT_EQ(warmed_up(policy, stage), policy) << stage;
+  EXPECT_EQ(warmed_up("* = topk:keep=1e-9", 9), "* = topk:keep=9.5367431640625e-07");
+  EXPECT_EQ(error_of([] { (void)warmed_up("* = topk:keep=12", 0); }),
+            "keep=12 is a count: a share is expected, such as keep=0.01");
+  EXPECT_EQ(error_of([] { (void)warmed_up("* = sign", 0); }),
+            "the policy has no keep=: a codec that keeps a share is expected, such as "
+            "dgc+topk:keep=0.01");
 }
 
 TEST(Schedules, RiseWithEveryName) {

@@ -71,6 +71,11 @@ class OptionsTest(unittest.TestCase):
                  "--label-smoothing: goes with models that predict classes, not with quadratic"),
                 (("--share-by-rate", 0.75, "--algorithm", "ring"),
                  "--share-by-rate: goes with --algorithm allgather, ps, asgd, dcasgd and difference, not with ring"),
+                (("--sparsity-warmup", 5, "--codec", "topk:keep=0.01"),
+                 "--sparsity-warmup: goes with --algorithm allgather, local, not with ps"),
+                (("--sparsity-warmup", 5, "--algorithm", "local", "--codec", "sign"), "--sparsity-warmup: the policy has no keep=: "),
+                (("--sparsity-warmup", 5, "--algorithm", "allgather", "--codec", "topk:keep=9"),
+                 "--sparsity-warmup: keep=9 is a count: a share is expected, such as keep=0.01"),
                 (("--test-batch", 0), "--test-batch: '0' is not a number above 0"),
                 (("--init", "a.safetensors", "--resume", "b.safetensors"), "--init: leave it out: --resume has weights of its own")):
             with self.subTest(options=options):

@@ -29,7 +29,6 @@ struct Algorithm {
   Outcome (*run)(Run& run);
   bool gathers_payloads = false;  ///< whole ones of all ranks, by one collective call
   bool takes_codec = true;        ///< --budget, --codec and --policy go with it
-  bool works_on_gpu = true;       ///< --device cuda goes with it
   // What it promises of faults; `faults.py` tries it.
   bool repeats = true;           ///< the same options give the same losses, to the bit
   bool outlives_silent = false;  ///< goes on without a worker that gives no sign of life

@@ -124,7 +124,7 @@ class Local final : public GatheringPeer {
   }
 
   void restore_own(const WorkerState& state) override {
-    learner_.restore(state);
+    GatheringPeer::restore_own(state);
     for (std::size_t m = 0; m < inner_->moments().size(); ++m)
       inner_->moments()[m] = state.arrays.at("moment" + std::to_string(m));
   }

@@ -20,7 +20,8 @@
 /// the codec is, as P follows from the all-reduce alone and not from the messages' draws. Q is kept
 /// for the next step; steps before --start-step add up all gradients as they are. The memory is of
 /// gradients without their loss scale, and stays what it was in a step whose mean gradient is not
-/// finite; so does a Q that is not.
+/// finite; so does a Q that is not. With --device cuda a gradient comes down layer by layer, and factors
+/// and the memory are the host's; the GPU encodes and decodes what --residual sends.
 
 #include <algorithm>
 #include <cmath>
@@ -36,7 +37,7 @@ namespace {
 class PowerSgd final : public GatheringPeer {
  public:
   explicit PowerSgd(Run& run)
-      : GatheringPeer(run),
+      : GatheringPeer(run, &Run::make_optimiser, !run.options.residual.empty()),
         sends_residuals_(!run.options.residual.empty()),
         low_rank_(
             layers_to_factor(learner_.replica().layers(), run.options.rank, run.options.min_ratio)),
@@ -64,7 +65,7 @@ class PowerSgd final : public GatheringPeer {
     if (begins_payload) begin_payload(step, true);
     back_propagate(step, [&](std::size_t layer, std::span<const float> values) {
       if (begins_payload && is_factored_[layer] == 0) return put(layer, values);
-      std::ranges::copy(values, of_layer(gradient_, layer).begin());
+      learner_.to_host(values, of_layer(gradient_, layer));
     });
   }
 

@@ -20,6 +20,7 @@
 #include "learning/model_names.hpp"
 #include "learning/own_model.hpp"
 #include "learning/schedule.hpp"
+#include "learning/sparsity_warmup.hpp"
 #include "learning/split.hpp"
 #include "run/run_folder.hpp"
 
@@ -33,8 +34,6 @@ void check_device(const Options& o) {
       throw CLI::ValidationError("--cuda-aware-mpi", "goes with --device cuda only");
     return;
   }
-  if (!find_algorithm(o.algorithm)->works_on_gpu)
-    throw CLI::ValidationError("--device", o.algorithm + " works with --device cpu only");
   if (o.cuda_aware_mpi && !find_algorithm(o.algorithm)->gathers_payloads) {
     throw CLI::ValidationError("--cuda-aware-mpi",
                                "goes with --algorithm allgather and local only: messages of " +
@@ -106,9 +105,6 @@ void check_second_moment(const CLI::App& app, const Options& o) {
     for (const char* name : {"--beta1", "--beta2"})
       if (is_given(app, name)) refuse_for(name, "adam, adamw, adafactor and muon");
   }
-  if (!own && o.on_device())
-    throw CLI::ValidationError("--second-moment",
-                               o.second_moment + " works with --device cpu only");
   if (!squares && is_given(app, "--squares-every"))
     throw CLI::ValidationError("--squares-every",
                                "goes with --second-moment factored, scaled and matched only");
@@ -116,6 +112,15 @@ void check_second_moment(const CLI::App& app, const Options& o) {
     throw CLI::ValidationError(
         "--precondition",
         "goes with --second-moment factored, scaled and matched, not with " + o.second_moment);
+}
+
+/// \throws CLI::ValidationError where no codec keeps a share.
+void check_sparsity_warmup(const Options& o) {
+  try {
+    (void)o.policy_at(0);
+  } catch (const std::exception& e) {
+    throw CLI::ValidationError("--sparsity-warmup", e.what());
+  }
 }
 
 /// \throws CLI::ValidationError where not all layers are sent as signs, or bits cannot be counted.
@@ -336,6 +341,7 @@ Options parse_options(int argc, char** argv, const OwnModel* own) {
     check_memories(o);
     check_second_moment(app, o);
     check_vote(o);
+    check_sparsity_warmup(o);
     check_lazy(o);
     check_schedule(app, o);
     check_shares(o);
@@ -403,12 +409,17 @@ nlohmann::json Options::fingerprint(int workers) const {
       {"vote", vote},
       {"max-update", max_update},
       {"share-by-rate", share_by_rate},
+      {"sparsity-warmup", sparsity_warmup},
       {"loss-scale", loss_scale},
       {"loss-scale-from", loss_scale_from},
       {"seed", seed},
       {"policy", policy},
       {"workers", workers},
   };
+}
+
+std::string Options::policy_at(std::uint32_t step) const {
+  return sparsity_warmup == 0 ? policy : warmed_up(policy, step / sparsity_warmup);
 }
 
 std::optional<std::uint32_t> Options::dumped(std::uint32_t step, std::uint32_t count) const {

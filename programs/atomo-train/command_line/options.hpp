@@ -92,7 +92,8 @@ struct Options {
   bool vote = false;          ///< steps go along the majority of workers' signs
   double max_update = 0;      ///< root mean square of a layer's update; 0: no bound
   double share_by_rate = 0;   ///< power of the rate that budgets follow; 0: they do not
-  double loss_scale = 1;      ///< the loss's factor from a step on, as in mixed precision
+  std::uint32_t sparsity_warmup = 0;  ///< steps of each share of a warm-up; 0: none
+  double loss_scale = 1;              ///< the loss's factor from a step on, as in mixed precision
   std::uint32_t loss_scale_from = 0;  ///< that step
   std::uint64_t seed = 1;
   std::uint32_t eval_every = 0;    ///< 0: only after the last step
@@ -146,6 +147,8 @@ struct Options {
   [[nodiscard]] bool tells_squares(std::uint32_t step) const noexcept {
     return has_squares() && step % squares_every == 0;
   }
+  /// By which the messages of a step are encoded.
+  [[nodiscard]] std::string policy_at(std::uint32_t step) const;
   /// Gradients of a step are this many times too large until the optimiser has them.
   [[nodiscard]] double gradient_scale(std::uint32_t step) const noexcept {
     return step < loss_scale_from ? 1 : loss_scale;

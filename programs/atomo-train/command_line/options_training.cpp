@@ -159,6 +159,12 @@ void add_rate_options(CLI::App& app, Options& o, const char* group) {
       ->check(CLI::Range(0.0, 4.0))
       ->capture_default_str()
       ->group(group);
+  app.add_option("--sparsity-warmup", o.sparsity_warmup,
+                 "steps of each of the shares 0.25, 0.0625, 0.015625, ... that a codec's keep= "
+                 "begins with, down to its own, as Deep Gradient Compression does for an epoch "
+                 "each (0: its own at once)")
+      ->capture_default_str()
+      ->group(group);
   app.add_flag("--vote", o.vote,
                "of --codec sign: the step goes along the majority of the workers' signs, 0 where "
                "as many say + as -, in place of the mean (signSGD with majority vote); see --lr")
@@ -197,7 +203,9 @@ void add_model_options(CLI::App& app, Options& o) {
          "group (default: batch; resnet32 group:8, ecl-resnet32 group:32)")
       ->option_text("NORM")
       ->group(group);
-  app.add_option("--device", o.device, "cuda: compute, encode and decode on a GPU, one a process")
+  app.add_option("--device", o.device,
+                 "cuda: compute, encode and decode on a GPU, one a process; weights, optimiser, "
+                 "told squares and powersgd's factors stay on the host")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str()
       ->group(group);

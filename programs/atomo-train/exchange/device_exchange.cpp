@@ -18,7 +18,9 @@
 #include <array>
 #include <atomo/container.hpp>
 #include <atomo/cuda.hpp>
+#include <atomo/own_codec.hpp>
 #include <cstdlib>
+#include <stdexcept>
 
 #include "common/workspace.hpp"
 #include "exchange/device_memory.hpp"
@@ -85,14 +87,24 @@ class DeviceExchange final : public Exchange {
     if (atomo::failed(status)) return {.status = status};
     hear();
     bytes_ = *told_on_host_.as<std::uint64_t>();
+    plain_bytes_ = bytes_;
     if (lossless_ && !atomo::failed(heard()[0])) {
       if (const auto s = pack(); atomo::failed(s)) return {.status = s};
     }
     return {.status = heard()[0], .bytes = bytes_};
   }
 
-  void decode_own(std::span<float>) override {
-    throw std::logic_error("no algorithm that works on a device asks for this");
+  void decode_own(std::span<float> out) override {
+    check(cudaMemsetAsync(told_.data(), 0, told_.bytes().size(), work_.get()), "clearing words");
+    // Where the sum will be: it begins with zeros.
+    auto status = compressor_.decode(atomo::ConstBytes(payload_.bytes()).first(plain_bytes_),
+                                     sum_views_, context(statuses()));
+    copy(sum_on_host_.data(), sum_.data(), sum_bytes_, cudaMemcpyDeviceToHost, work_.get());
+    hear();
+    status |= heard()[0];
+    if (atomo::failed(status))
+      throw std::runtime_error("cannot decode what was encoded: " + atomo::explain(status));
+    std::ranges::copy(sum(), out.begin());
   }
 
   void corrupt() override {
@@ -273,9 +285,10 @@ class DeviceExchange final : public Exchange {
   std::vector<std::size_t> offsets_;  ///< of the layers, in elements
   std::vector<atomo::ConstTensorView> own_views_;
   std::vector<atomo::TensorView> sum_views_;
-  atomo::HandlesPtr handles_;  ///< null where no codec needs any
-  std::uint64_t bytes_ = 0;    ///< of the payload
-  std::size_t longest_ = 0;    ///< bytes a worker in `received_`
+  atomo::HandlesPtr handles_;      ///< null where no codec needs any
+  std::uint64_t bytes_ = 0;        ///< of the payload
+  std::uint64_t plain_bytes_ = 0;  ///< of the one on the device, without lossless stages
+  std::size_t longest_ = 0;        ///< bytes a worker in `received_`
 };
 
 }  // namespace

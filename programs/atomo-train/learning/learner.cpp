@@ -72,9 +72,8 @@ Learner::Learner(const Options& options, int worker, int workers, std::function<
                       options.seed),
              options.batch, options.seed),
       replica_(make_first_replica(options, task_->input(), options.gpu)),
-      compressor_(replica_->layers(),
-                  policy_of_compressors(options, atomo::Policy::parse(options.policy)),
-                  {.device = options.encodes_on()}),
+      policy_(options.policy_at(0)),
+      compressor_(compressor_of(policy_)),
       augmentation_(Augmentation::parse(options.augment)) {
   batch_.smoothing = options.label_smoothing;
   if (options.share_by_rate == 0) return;
@@ -82,6 +81,22 @@ Learner::Learner(const Options& options, int worker, int workers, std::function<
   for (std::uint32_t step = 0; step < options.steps; ++step)
     rates[step] = options.learning_rate(step);
   shares_ = atomo::budget_shares(rates, options.share_by_rate, 0.1, options.first_moment());
+}
+
+atomo::Compressor Learner::compressor_of(const std::string& policy) const {
+  return {replica_->layers(),
+          policy_of_compressors(options_, atomo::Policy::parse(policy)),
+          {.device = options_.encodes_on()}};
+}
+
+bool Learner::take_policy(std::uint32_t step) {
+  auto policy = options_.policy_at(step);
+  if (policy == policy_) return false;
+  auto next = compressor_of(policy);
+  next.load(compressor_.save());
+  compressor_ = std::move(next);
+  policy_ = std::move(policy);
+  return true;
 }
 
 void Learner::to_host(std::span<const float> computed, std::span<float> copy) const {

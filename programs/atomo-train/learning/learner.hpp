@@ -33,6 +33,10 @@ class Learner {
   /// Gives the compressor a step's share of its budgets, with --share-by-rate.
   void take_share(std::uint32_t step);
 
+  /// Gives the compressor the policy of a step, with --sparsity-warmup; what it has learnt and its memories
+  /// go on. Returns whether the policy is another: the compressor is where it was, all else of it is new.
+  bool take_policy(std::uint32_t step);
+
   /// Forward and backward over this worker's samples of a step, under its loss scale, and a pause
   /// where --slow-rank wants one. Returns the mean loss.
   double backward(std::uint32_t step, const Replica::OnGradient& on_gradient);
@@ -52,6 +56,7 @@ class Learner {
  private:
   /// The batch of a step, as training sees it.
   void gather(std::uint32_t step);
+  [[nodiscard]] atomo::Compressor compressor_of(const std::string& policy) const;
   /// Pauses until `factor` times the time since `began` is over.
   void drag(std::chrono::steady_clock::time_point began, double factor) const;
 
@@ -61,6 +66,7 @@ class Learner {
   std::unique_ptr<Task> task_;
   DataOrder order_;
   std::unique_ptr<Replica> replica_;
+  std::string policy_;  ///< of the compressor
   atomo::Compressor compressor_;
   Augmentation augmentation_;
   std::vector<double> shares_;  ///< of the budget, a step each; empty where all have the whole

@@ -20,14 +20,9 @@ constexpr std::uint16_t kSquaresChannel = 1;
 
 }  // namespace
 
-GatheringPeer::GatheringPeer(Run& run, MakeOptimiser make)
-    : Peer(run, make),
-      exchange_(run.options.on_device()
-                    ? make_device_exchange(learner_.compressor(),
-                                           atomo::Policy::parse(run.options.policy), workers_,
-                                           run.options.cuda_aware_mpi, run.options.vote)
-                    : make_host_exchange(learner_.compressor(), run.threads, workers_,
-                                         run.options.vote)) {
+GatheringPeer::GatheringPeer(Run& run, MakeOptimiser make, bool gathers) : Peer(run, make) {
+  if (!gathers) return;
+  make_exchange(0);
   const auto rules = atomo::Policy::parse(run.options.policy).rules();
   remembers_ = std::ranges::any_of(rules, [](const auto& r) { return r.codec.traits().memory; });
   if (run.options.has_squares()) squares_.emplace(learner_.replica().layers(), workers_);
@@ -36,7 +31,24 @@ GatheringPeer::GatheringPeer(Run& run, MakeOptimiser make)
   if (run.options.precondition) units_.resize(learner_.compressor().elements());
 }
 
+void GatheringPeer::make_exchange(std::uint32_t step) {
+  const Options& options = run_.options;
+  exchange_.reset();  // its memory is free before the next one's is taken
+  exchange_ = options.on_device()
+                  ? make_device_exchange(learner_.compressor(),
+                                         atomo::Policy::parse(options.policy_at(step)), workers_,
+                                         options.cuda_aware_mpi, options.vote)
+                  : make_host_exchange(learner_.compressor(), run_.threads, workers_, options.vote);
+}
+
+void GatheringPeer::restore_own(const WorkerState& state) {
+  const std::uint32_t last = done() == 0 ? 0 : done() - 1;
+  if (learner_.take_policy(last)) make_exchange(last);
+  Peer::restore_own(state);
+}
+
 void GatheringPeer::begin_payload(std::uint32_t step, bool computing) {
+  if (learner_.take_policy(step)) make_exchange(step);
   learner_.take_share(step);
   exchange_->begin(learner_.key(step), computing);
   tells_squares_ = squares_ && run_.options.tells_squares(step);
@@ -47,26 +59,31 @@ void GatheringPeer::begin_payload(std::uint32_t step, bool computing) {
 
 void GatheringPeer::put(std::size_t layer, std::span<const float> values) {
   const auto begin = Clock::now();
-  if (tells_squares_) squares_->add(layer, values, scale_);
-  if (!exact_.empty())
-    std::ranges::copy(values, std::span(exact_).subspan(learner_.replica().offset(layer)).begin());
-  exchange_->put(layer, divided(layer, values));
+  if (tells_squares_ || !exact_.empty() || divisor_ != 1 || !units_.empty()) {
+    on_host_.resize(learner_.compressor().elements());
+    const auto part_of = [&](std::vector<float>& all) {
+      return std::span(all).subspan(learner_.replica().offset(layer), values.size());
+    };
+    const auto own = part_of(on_host_);
+    learner_.to_host(values, own);
+    if (tells_squares_) squares_->add(layer, own, scale_);
+    if (!exact_.empty()) std::ranges::copy(own, part_of(exact_).begin());
+    if (divide(layer, own)) values = own;
+  }
+  exchange_->put(layer, values);
   report_.encode += milliseconds(Clock::now() - begin);
 }
 
-std::span<const float> GatheringPeer::divided(std::size_t layer, std::span<const float> values) {
-  if (divisor_ == 1 && units_.empty()) return values;
-  if (divided_.empty()) divided_.resize(learner_.compressor().elements());
-  const auto own = std::span(divided_).subspan(learner_.replica().offset(layer), values.size());
-  learner_.to_host(values, own);
+bool GatheringPeer::divide(std::size_t layer, std::span<float> values) {
+  if (divisor_ == 1 && units_.empty()) return false;
   if (divisor_ != 1) {
-    for (float& v : own) v /= divisor_;
+    for (float& v : values) v /= divisor_;
   }
   if (!units_.empty()) {
     const float* const unit = units_.data() + learner_.replica().offset(layer);
-    for (std::size_t i = 0; i < own.size(); ++i) own[i] /= unit[i];
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] /= unit[i];
   }
-  return own;
+  return true;
 }
 
 void GatheringPeer::encode(std::uint32_t step, bool corrupt) {

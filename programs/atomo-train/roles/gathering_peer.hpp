@@ -18,7 +18,9 @@ namespace train {
 
 class GatheringPeer : public Peer {
  protected:
-  explicit GatheringPeer(Run& run, MakeOptimiser make = &Run::make_optimiser);
+  /// `gathers`: there are payloads. Without, no call but those of `Peer` may follow, and no memory is
+  /// taken for them.
+  explicit GatheringPeer(Run& run, MakeOptimiser make = &Run::make_optimiser, bool gathers = true);
 
   /// A new payload, with the draws of `step`. `computing`: back-propagation goes on between its
   /// layers, so what encoding can do for a layer alone is done when it comes, where the process has
@@ -45,13 +47,18 @@ class GatheringPeer : public Peer {
   /// is refused.
   [[nodiscard]] std::span<float> decode_mean(std::uint32_t step);
 
+  /// A checkpoint's memories are those of the policy of the last step before it.
+  void restore_own(const WorkerState& state) override;
+
  private:
-  /// A layer of gradients as the exchange has it: without what a memory does not see, in its units.
-  [[nodiscard]] std::span<const float> divided(std::size_t layer, std::span<const float> values);
+  void make_exchange(std::uint32_t step);
+  /// Makes a layer of gradients what the exchange has of it: without what a memory does not see, in its
+  /// units. Returns whether anything is to be divided.
+  bool divide(std::size_t layer, std::span<float> values);
   /// All layers of a gradient, one behind the other.
   void take_out_of_units(std::span<float> values) const;
 
-  std::unique_ptr<Exchange> exchange_;
+  std::unique_ptr<Exchange> exchange_;      ///< null where there are no payloads
   std::optional<SquaresExchange> squares_;  ///< where the second moment comes from them
   bool tells_squares_ = false;              ///< at this step
   std::vector<float> exact_;    ///< this rank's gradients, where the second moment is of them
@@ -59,7 +66,7 @@ class GatheringPeer : public Peer {
   bool remembers_ = false;      ///< a codec has a memory
   float divisor_ = 1;           ///< the scale, where the payload is of gradients and one has
   std::vector<float> units_;    ///< with --precondition, of each entry of a gradient
-  std::vector<float> divided_;  ///< gradients without the divisor, in their units
+  std::vector<float> on_host_;  ///< this rank's gradients, where something reads or divides them
 };
 
 }  // namespace train

@@ -32,8 +32,20 @@ class Arm:
         return f"{self.title()}, rate {rate:g}"
 
     def codec(self):
-        """Of an algorithm that has codecs of its own, its options."""
-        return dict(zip(self.arguments[::2], self.arguments[1::2])).get("--codec") or " ".join(map(str, self.arguments))
+        """Or the policy; of an algorithm that has codecs of its own, its options."""
+        given = by_option(self.arguments)
+        return " ".join(map(str, given.get("--codec") or given.get("--policy") or self.arguments))
+
+
+def by_option(words):
+    """A command line's values by option; a flag has none."""
+    found = {}
+    for word in words:
+        if str(word).startswith("--"):
+            values = found[word] = []
+        else:
+            values.append(word)
+    return found
 
 
 def uncompressed(rates):
@@ -68,8 +80,7 @@ def chosen(options, arms):
 def rows(options, arms, common):
     """A row for each arm and rate. `common`: what all of them have on the trainer's command line."""
     def arguments(arm):
-        own = dict(zip(arm.arguments[::2], arm.arguments[1::2]))
-        return tuple(word for pair in {**dict(zip(common[::2], common[1::2])), **own}.items() for word in pair)
+        return tuple(word for option, values in (by_option(common) | by_option(arm.arguments)).items() for word in (option, *values))
 
     return [Row(arm.row_name(rate), options.workers, options.steps, options.tests, (*arguments(arm), "--lr", repr(rate)))
             for arm in arms for rate in arm.rates]

@@ -5,7 +5,8 @@ The arms at a number of bits a parameter are atomo without a memory; atomo-share
 budgets by each step's rate; atomo-preconditioned, with the factored second moment and gradients encoded in units of its
 root; ef-atomo, which keeps atoms by their size and sends later what it left out; ef-topk; ef-chunks, SparseLoCo's
 messages in every step (arXiv 2508.15706); and demo, DeMo's messages and its step along the sign of their mean (arXiv
-2411.19870), at rates of its own. All others step with AdamW. At sizes of their own are f16, qsgd and powersgd, of rank 1.
+2411.19870), at rates of its own. All others step with AdamW; demo-factored, whose messages have a momentum already, without a
+first moment. At sizes of their own are f16, qsgd and powersgd, of rank 1.
 An arm whose name ends with -factored has the factored second moment in place of Adam's own.
 """
 
@@ -41,6 +42,10 @@ def nearest(bits):
     return f"ef+atomo:bits={bits:g},content=nearest"
 
 
+def demo(bits):
+    return f"momentum:beta=0.999+{chunks_for(bits, 'sign', ',dct=64')}"
+
+
 # At so many bits a parameter: what makes the codec, and what is added to the command line.
 AT_BITS = {
     "atomo": (atomo, ()),
@@ -50,7 +55,8 @@ AT_BITS = {
     "ef-atomo-preconditioned": (nearest, PRECONDITIONED),
     "ef-topk": (lambda bits: f"ef+{topk_for(bits)}", ()),
     "ef-chunks": (lambda bits: f"ef:decay=0.95+{chunks_for(bits, '2')}", ()),
-    "demo": (lambda bits: f"momentum:beta=0.999+{chunks_for(bits, 'sign', ',dct=64')}", ("--optimizer", "signsgd")),
+    "demo": (demo, ("--optimizer", "signsgd")),
+    "demo-factored": (demo, (*FACTORED, "--beta1", "0")),
 }
 # Those with a second moment of Adam's have an arm with the factored one beside it. PowerSGD's messages add up before anyone
 # decodes them, so that there is none.

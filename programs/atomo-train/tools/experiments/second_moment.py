@@ -7,8 +7,8 @@ own's direction at factored's length, layer by layer; exact, an oracle, of the g
 whose bytes are not counted; bounded, factored with updates of at most 0.5, root mean square; often, factored with squares told at every step; longer,
 own with a second moment that decays by 0.9999 in place of 0.999; slower, factored with a first moment that decays by 0.95 in
 place of 0.9; shares, factored with budgets by each step's rate; preconditioned, factored with gradients encoded in units of
-its root; paid, factored with squares told at one step of so many (--every),
-whose bytes the gradients go without, so that the messages have the bytes of own. adafactor and muon divide otherwise, so they also stand there without compression.
+its root; small-exact, an oracle, factored with vectors sent as they are, whose bytes come on top: what the codec's noise in them
+costs; paid, factored with squares told at one step of so many (--every), whose bytes the gradients go without, so that the messages have the bytes of own. adafactor and muon divide otherwise, so they also stand there without compression.
 """
 
 import argparse
@@ -38,6 +38,8 @@ AT_BITS = {
     "adafactor": ("--optimizer", "adafactor"),
     "muon": ("--optimizer", "muon"),
 }
+# Of the transformer's vectors: biases, and the factors of its norms.
+SMALL_EXACT = "*.bias = identity; *norm*.weight = identity; * = atomo:bits={bits:g}"
 # Of the transformer: how many parameters it has, and the bytes of a step's telling (docs/second-moment.md).
 PARAMETERS, TOLD_BYTES = 3307264, 20516
 OTHERS = {f"uncompressed-{name}": AT_BITS[name] for name in ("adafactor", "muon")}
@@ -45,7 +47,7 @@ OTHERS = {f"uncompressed-{name}": AT_BITS[name] for name in ("adafactor", "muon"
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arm_options(parser, ("uncompressed", *OTHERS, *AT_BITS, "paid"), "0.001, 0.002 and 0.004", steps=300, batch=8)
+    add_arm_options(parser, ("uncompressed", *OTHERS, *AT_BITS, "small-exact", "paid"), "0.001, 0.002 and 0.004", steps=300, batch=8)
     parser.add_argument("--bits", type=float, nargs="+", default=[0.25], help="a parameter")
     parser.add_argument("--every", type=int, nargs="+", default=[1], help="steps from one telling of squares to the next, of paid")
     options = series_options(parser, "second-moment")
@@ -74,6 +76,7 @@ def arms(options):
     for bits in options.bits:
         found += [Arm(name, ("--codec", f"atomo:bits={bits:g}", *more), RATES, f"{bits:g} bits")
                   for name, more in AT_BITS.items()]
+        found += [Arm("small-exact", ("--policy", SMALL_EXACT.format(bits=bits), *FACTORED), RATES, f"{bits:g} bits")]
         found += [paid(bits, every) for every in options.every]
     return found
 

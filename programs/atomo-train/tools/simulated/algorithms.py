@@ -46,7 +46,7 @@ def rows_of(fleet, flat):
 
 
 def messages_of(options, fleet, values, mean, device):
-    return Messages(f"* = {options.codec}", rows_of(fleet, values), rows_of(fleet, mean)[0], options.seed, device)
+    return Messages(options.policy or f"* = {options.codec}", rows_of(fleet, values), rows_of(fleet, mean)[0], options.seed, device)
 
 
 class AllGather(_Algorithm):

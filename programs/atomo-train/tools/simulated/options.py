@@ -11,9 +11,9 @@ TOLD = ("factored", "scaled", "matched")  # second moments that need what worker
 UNCOMPRESSED = "identity:dtype=f32"
 # Options of one algorithm, and those that do not go with another.
 OWN = {"local_steps": ("local",), "outer_optimizer": ("local",), "outer_lr": ("local",), "outer_momentum": ("local",),
-       "rank": ("powersgd",), "min_ratio": ("powersgd",), "codec": ("allgather", "local"),
+       "rank": ("powersgd",), "min_ratio": ("powersgd",), "codec": ("allgather", "local"), "policy": ("allgather", "local"),
        "second_moment": ("allgather",), "squares_every": ("allgather",), "precondition": ("allgather",), "share_by_rate": ("allgather",)}
-DEFAULTS = {"codec": UNCOMPRESSED, "second_moment": "own", "squares_every": 10, "precondition": False, "share_by_rate": 0.0, "max_update": 0.0,
+DEFAULTS = {"codec": UNCOMPRESSED, "policy": "", "second_moment": "own", "squares_every": 10, "precondition": False, "share_by_rate": 0.0, "max_update": 0.0,
             "beta1": 0.9, "beta2": 0.999, "local_steps": 1, "outer_optimizer": "sgd", "outer_lr": 1.0, "outer_momentum": 0.0,
             "rank": 4, "min_ratio": 2.0}
 
@@ -30,6 +30,7 @@ def _parser():
     add("--model", required=True, choices=("transformer", "lenet", "resnet20"))
     add("--optimizer", default="sgd", choices=("sgd", "nesterov", "adam", "adamw", "adafactor", "muon", "signsgd"))
     add("--codec")
+    add("--policy")  # its text, not a file
     add("--data", default="")
     add("--batch", type=int, default=32)
     add("--steps", type=int, default=800)
@@ -90,6 +91,8 @@ def _check(options, given, workers):
         algorithms = OWN.get(name, (options.algorithm,))
         if options.algorithm not in algorithms:
             _refuse(name, f"goes with --algorithm {', '.join(algorithms)}, not with {options.algorithm}")
+    if {"codec", "policy"} <= given:
+        _refuse("codec", "take one of --codec and --policy")
     told = options.second_moment in TOLD
     for name, optimisers in (("beta1", WITH_BETAS), ("beta2", WITH_BETAS), ("max_update", ADAMS), ("second_moment", ADAMS)):
         own = name == "second_moment" and options.second_moment == "own"

@@ -66,7 +66,9 @@ class Training:
                    **tested, "ms_per_step": 1000 * self.stepping / options.steps, "seconds": self._seconds()})
 
     def _codec(self):
-        return f"rank={self.options.rank}" if self.options.algorithm == "powersgd" else self.options.codec
+        if self.options.algorithm == "powersgd":
+            return f"rank={self.options.rank}"
+        return "policy" if self.options.policy else self.options.codec
 
     def _seconds(self):
         return time.monotonic() - self.began
