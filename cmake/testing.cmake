@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Every test is in one tier, its label: `commit` runs on every change, `long` under `tests/run.sh --all` alone, `kernels`
 # there and where a kernel or the host executor changed. tiers.py checks that each has one. The programs that only long
-# tests run are built by the targets long_tests and kernel_tests.
+# tests run are built by the targets long_tests and kernel_tests. What is compiled and never run here is yardsticks, which
+# long_tests builds too.
 add_custom_target(kernel_tests)
+add_custom_target(yardsticks)
 add_custom_target(long_tests)
-add_dependencies(long_tests kernel_tests)
+add_dependencies(long_tests kernel_tests yardsticks)
 
 # atomo_precompile(target header...): with ATOMO_TESTS_TOGETHER the headers, which nearly every file of the target includes,
 # are compiled once, and it includes them first. For objects that tests alone are made of: those of packages are ccache's to share.

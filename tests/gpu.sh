@@ -62,6 +62,7 @@ out=
 commit=
 keep=0
 rehearse=0
+share=$([ "${ATOMO_TESTS_ALL:-1}" = 0 ] && echo 150 || echo 30)  # one case in so many is rehearsed
 packs=0
 architecture=90
 while [ $# -gt 0 ]; do
@@ -161,7 +162,7 @@ cases() {
   local name=$1 limit=$2 filter=$3 processes=${4:-1}
   local command=("$programs/gpu_cases" --gtest_brief=1 "--gtest_filter=$filter")
   if [ $rehearse -eq 1 ]; then
-    step "tests.$name" "$limit" env GTEST_TOTAL_SHARDS=30 GTEST_SHARD_INDEX=0 "${command[@]}" \
+    step "tests.$name" "$limit" env GTEST_TOTAL_SHARDS=$share GTEST_SHARD_INDEX=0 "${command[@]}" \
       "--gtest_output=json:$results/tests.$name.json"
   else
     step "tests.$name" "$limit" python3 tests/gpu/shards.py "$processes" --json "$results/tests.$name.json" -- "${command[@]}"

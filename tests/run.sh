@@ -118,13 +118,15 @@ changed() {
 }
 # A kernel, its compilation or the host executor.
 readonly kKernels='^(src/cuda/|src/format/methods.def|cmake/codecs.cmake|tests/device/|tests/hostexec/|tests/cuda_compile/|tests/gpu|tools/gpu_model/|bench/gpu/|bench/models.hpp|cmake/cuda.cmake|programs/[a-z-]+/(device|exchange|roles)/|tests/train/test_(coder|devices|exchange))'
-# check PRESET: runs the tests of a build tree and leaves results/PRESET.xml and the cases of its programs. Some mostly
-# wait, so there is one more at a time than there are cores.
+# What is compiled of CUB's and Thrust's algorithms, 20 s a file.
+readonly kYardsticks='^(bench/gpu/(peers[.]cu|device[.]hpp|yardsticks[.]hpp)|bench/models[.]hpp|tests/device/oracles[.]|tests/cuda_compile/CMake)'
+# check PRESET: runs the tests of a build tree and leaves results/PRESET.xml and the cases of its programs. Trainings
+# wait more than half of their time, so there are two at a time for each core.
 check() {
   local preset=$1 choice=(-L "$tiers" -E "$twins")
   rm -rf "build/$preset/cases"
   [ $all -eq 1 ] && choice=(-I "${part%/*},,${part#*/}" -E "$twins")
-  ctest --test-dir "build/$preset" -j "$((jobs + 1))" --output-on-failure --output-junit "$root/$results/$preset.xml" \
+  ctest --test-dir "build/$preset" -j "$((2 * jobs))" --output-on-failure --output-junit "$root/$results/$preset.xml" \
     "${choice[@]}" | show_only_what_matters
   mkdir -p "build/$preset/cases"
   mv "build/$preset/cases" "$results/$preset-cases"
@@ -167,6 +169,7 @@ else
     say "kernels or the host executor changed: their long tests run too"
     targets=(all kernel_tests)
     tiers='^(commit|kernels)$'
+    changed "$kYardsticks" && targets+=(yardsticks)
   fi
   if [ -n "$base" ] && mapfile -t same < <(python3 tests/cuda_compile/unaffected.py "$base") && [ ${#same[@]} -gt 0 ]; then
     say "of the kernels' files ${#same[@]} compile as they did, and are not compiled"

@@ -427,10 +427,11 @@ TEST(Arithmetic, TruncatedMessagesAreRefused) {
 /// what does not is refused.
 TEST(Arithmetic, DamagedMessagesDoNoHarm) {
   std::size_t refused = 0, added = 0;
+  const std::size_t step = sweep_step(5);
   for (const Buffer& victim : victims()) {
     ContainerInfo info;
     ASSERT_EQ(inspect(victim, info, true), Status::ok);
-    for (std::size_t bit = 0; bit < 8 * victim.size(); ++bit) {
+    for (std::size_t bit = 0; bit < 8 * victim.size(); bit += step) {
       Buffer damaged = victim;
       damaged[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
       if (bit / 8 >= info.head_bytes || (bit / 8 >= 64 && bit % 3 == 0))
@@ -450,8 +451,8 @@ TEST(Arithmetic, DamagedMessagesDoNoHarm) {
       }
     }
   }
-  EXPECT_GT(refused, 1000u);
-  EXPECT_GT(added, 1000u);
+  EXPECT_GT(refused, 1000 / step);
+  EXPECT_GT(added, 1000 / step);
 }
 
 }  // namespace

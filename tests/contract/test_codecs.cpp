@@ -63,13 +63,13 @@ INSTANTIATE_TEST_SUITE_P(Specs, AveragedCodec, testing::ValuesIn(averaged_specs(
 bool is_exact_svd(const Codec& codec) { return codec.to_string().find("svd") != std::string::npos; }
 
 /// Edge sizes: every message fits its bound, decodes, and the bound is exact where the traits say
-/// so. On the host executor under a sanitizer the three shapes of a size take turns.
+/// so. On the host executor the three shapes of a size take turns under a sanitizer and on a commit.
 TEST_P(EveryCodec, SizesAreBoundedAndDecode) {
-  constexpr bool kTurns = test::kSanitized && test::kDevice == Device::cuda;
+  const bool turns = (test::kSanitized || test::in_brief()) && test::kDevice == Device::cuda;
   std::size_t turn = GetParam().size();  // other shapes first of other codecs
   for (const std::int64_t n : {1, 2, 7, 31, 32, 33, 255, 256, 257, 1023, 1024, 1025, 4099}) {
     std::vector<Shape> shapes{Shape{n}, Shape{3, n}, Shape{n, 20}};
-    if (kTurns) shapes = {shapes[turn++ % shapes.size()]};
+    if (turns) shapes = {shapes[turn++ % shapes.size()]};
     for (const Shape& shape : shapes) {
       const auto x = test::heavy_tailed(shape.elements(), 7, 50);
       const auto m =
@@ -162,7 +162,8 @@ TEST_P(EveryCodec, BytesDependOnNothingButInputAndKey) {
   const auto reference = test::encode(codec, x, shape, key);
   ASSERT_FALSE(failed(reference.status));
   ThreadPool pool(3);
-  for (std::size_t shift = 0; shift < 4; ++shift) {
+  const std::size_t shifts = test::in_brief() && test::kDevice == Device::cuda ? 2 : 4;
+  for (std::size_t shift = 0; shift < shifts; ++shift) {
     const auto m = test::encode_bytes(codec, std::as_bytes(std::span(x)), DType::f32, shape, key,
                                       shift % 2 == 1 ? &pool : nullptr, shift);
     EXPECT_TRUE(m.bytes == reference.bytes) << "shift " << shift;

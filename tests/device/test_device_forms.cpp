@@ -127,7 +127,8 @@ TEST_P(DeviceForms, DecodesDamagedMessagesAsTheCpu) {
       const auto x = make_data(data, shape, 4);
       const auto sound = test::encode_on_cpu(codec, x, shape, {.seed = 3}).bytes;
       std::mt19937_64 generator(11);
-      for (std::uint64_t trial = 0; trial < (test::kSanitized ? 40 : 120); ++trial, ++tried) {
+      const std::uint64_t trials = test::in_turns() ? 15 : test::kSanitized ? 40 : 120;
+      for (std::uint64_t trial = 0; trial < trials; ++trial, ++tried) {
         SCOPED_TRACE(shape.to_string() + " data " + std::to_string(static_cast<int>(data)) +
                      " trial " + std::to_string(trial));
         auto bytes = sound;
@@ -322,10 +323,10 @@ TEST(LargeRanks, EncodeWhatDecodesAlike) {
 TEST_P(DeviceForms, EstimatesAreUnbiased) {
   const Shape shape{24, 40};
   const auto x = make_data(Data::low_rank, shape, 8);
-  constexpr int kDraws = 300;
+  const int draws = test::in_brief() ? 100 : 300;
   std::vector<double> sum(x.size()), squares(x.size());
   cuda::warps_per_block = 1;  // so small a tensor leaves the other warps of a block idle
-  for (std::uint64_t seed = 0; seed < kDraws; ++seed) {
+  for (std::uint64_t seed = 0; seed < static_cast<std::uint64_t>(draws); ++seed) {
     const auto y = values_of(test::encode(codec, x, shape, {.seed = seed}).bytes, shape);
     for (std::size_t i = 0; i < x.size(); ++i) {
       sum[i] += static_cast<double>(y[i]);
@@ -334,9 +335,9 @@ TEST_P(DeviceForms, EstimatesAreUnbiased) {
   }
   double error = 0, variance = 0;  // of the mean, over all entries
   for (std::size_t i = 0; i < x.size(); ++i) {
-    const double mean = sum[i] / kDraws, off = mean - static_cast<double>(x[i]);
+    const double mean = sum[i] / draws, off = mean - static_cast<double>(x[i]);
     error += off * off;
-    variance += (squares[i] / kDraws - mean * mean) / (kDraws - 1);
+    variance += (squares[i] / draws - mean * mean) / (draws - 1);
   }
   EXPECT_GT(variance, 0);
   EXPECT_LT(error / variance, 1.5);

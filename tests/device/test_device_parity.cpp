@@ -41,12 +41,17 @@ INSTANTIATE_TEST_SUITE_P(Specs, Parity, testing::ValuesIn(test::specs_with_the_c
                          test::spec_name);
 
 /// Every alignment with every dtype and shape (under a sanitizer they take turns); numbers of warps
-/// take turns, so that each meets every alignment with every dtype.
+/// take turns, so that each meets every alignment with every dtype. On a commit the dtypes of larger
+/// shapes take turns too.
 TEST_P(Parity, MessagesAndValuesAreTheCpus) {
+  constexpr std::size_t kLarger = 2000;
   std::size_t count = 0, turn = 0;
   for (const Shape& shape : shapes()) {
     const auto x = test::heavy_tailed(shape.elements(), 3 + shape.elements(), 47);
     for (const DType dtype : kDTypes) {
+      if (test::in_turns() && shape.elements() > kLarger &&
+          dtype != kDTypes[(turn + GetParam().size()) % kDTypes.size()])
+        continue;
       const auto entries = test::entries_of(x, dtype);
       const Key key{.seed = 77, .step = 5, .tensor = 6, .worker = 7, .channel = 8};
       const auto expected = test::encode_on_cpu(codec, entries, dtype, shape, key);
@@ -79,8 +84,10 @@ TEST_P(Parity, MessagesAndValuesAreTheCpus) {
     }
     ++turn;
   }
-  EXPECT_EQ(count, shapes().size() * kDTypes.size() * kShiftsAShape);
-  EXPECT_GE(count, 12u * 3 * kShiftsAShape);
+  EXPECT_GE(count, shapes().size() * kShiftsAShape);
+  if (!test::in_turns()) {
+    EXPECT_EQ(count, shapes().size() * kDTypes.size() * kShiftsAShape);
+  }
   compared += count;
   std::cout << "[ messages ] " << compared << " compared so far\n";
 }
@@ -184,14 +191,15 @@ TEST(QsgdWidths, AreTheCpus) {
 }
 
 /// Larger than any tile, segment or chunk, and at several scales of the data (under a sanitizer one
-/// each).
+/// each). On a commit a spec has one shape, and specs of a codec have several.
 TEST_P(Parity, LargeTensors) {
   const std::vector<Shape> large = {Shape{70001}, Shape{130, 1025}, Shape{5000, 20}};
   const std::vector<float> scales = {1.0f, 0x1p-130f, 0x1p100f};
   for (std::size_t i = 0; i < large.size(); ++i) {
+    if (test::in_brief() && i != GetParam().size() % large.size()) continue;
     const Shape& shape = large[i];
     for (std::size_t k = 0; k < scales.size(); ++k) {
-      if (test::kSanitized && k != i) continue;
+      if ((test::kSanitized || test::in_brief()) && k != i) continue;
       const float scale = scales[k];
       auto x = test::heavy_tailed(shape.elements(), 5, 900);
       for (float& v : x) v *= scale;
@@ -234,7 +242,8 @@ TEST_P(Parity, DamagedMessages) {
   const auto before = test::entries_of(x, DType::f32);
   std::mt19937_64 generator(11);
   int accepted = 0;
-  for (std::uint64_t trial = 0; trial < 400; ++trial) {
+  const int trials = test::in_brief() ? 100 : 400;
+  for (std::uint64_t trial = 0; trial < static_cast<std::uint64_t>(trials); ++trial) {
     auto bytes = sound;
     if (trial % 8 == 0) {
       bytes.resize(generator() % (sound.size() + 1));
@@ -251,7 +260,7 @@ TEST_P(Parity, DamagedMessages) {
     ++accepted;
     ASSERT_TRUE(d.values == on_cpu.values) << trial;
   }
-  EXPECT_LT(accepted, 400);
+  EXPECT_LT(accepted, trials);
 }
 
 }  // namespace

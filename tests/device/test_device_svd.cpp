@@ -117,7 +117,8 @@ TEST_P(DeviceSvd, DecodesDamagedMessagesAsTheCpu) {
     const auto x = low_rank(1, shape.elements(), 1, 4);
     const auto sound = test::encode_on_cpu(codec, x, shape, {.seed = 3}).bytes;
     std::mt19937_64 generator(11);
-    for (std::uint64_t trial = 0; trial < (test::kSanitized ? 60 : 300); ++trial, ++tried) {
+    const std::uint64_t trials = test::in_turns() ? 24 : test::kSanitized ? 60 : 300;
+    for (std::uint64_t trial = 0; trial < trials; ++trial, ++tried) {
       SCOPED_TRACE(shape.to_string() + " trial " + std::to_string(trial));
       auto bytes = sound;
       if (trial % 16 == 0) {
@@ -236,14 +237,14 @@ TEST_P(DeviceSvd, EncodesTinyAndHugeMatrices) {
 TEST_P(DeviceSvd, EncodesWithoutBias) {
   const Shape shape{18, 30};
   const auto x = low_rank(18, 30, 5, 3);
-  constexpr int kKeys = 2000;
+  const int keys = test::in_brief() ? 500 : 2000;
   const auto device = [](const auto&... a) { return encode_on_device(a...); };
-  const Outcome out = average(codec, x, shape, kKeys, device);
+  const Outcome out = average(codec, x, shape, keys, device);
   double error = 0;
   for (std::size_t i = 0; i < x.size(); ++i) error += (out.mean[i] - x[i]) * (out.mean[i] - x[i]);
   // The square of the mean of independent errors: even where one pair makes it all, it is 24 times
   // its expectation once in a million.
-  EXPECT_LT(error / test::squared_norm(x), 24.0 * out.error / kKeys + 1e-12);
+  EXPECT_LT(error / test::squared_norm(x), 24.0 * out.error / keys + 1e-12);
 }
 
 TEST_P(DeviceSvd, EncodesMatricesOfLowRank) {

@@ -8,5 +8,10 @@ if(NOT ATOMO_SANITIZE)
   atomo_hostexec_program(hostexec_balance atomo_hostexec_counted none ${here}/test_balance.cpp ${here}/work.cpp)
   target_link_libraries(hostexec_balance PRIVATE ${atomo_inside} GTest::gtest GTest::gtest_main)
   atomo_built_for(kernels atomo_hostexec_counted hostexec_balance)
-  atomo_cases(kernels hostexec.balance hostexec_balance SHARDS 3 ENVIRONMENT ATOMO_HOSTEXEC_ORDER=ascending)
+  # Layers that choose their form run the kernels of sketches too.
+  set(sketches_alone "*.OfAResNet50/4")
+  atomo_cases(kernels hostexec.balance hostexec_balance FILTER "*-${sketches_alone}" SHARDS 3
+    ENVIRONMENT ATOMO_HOSTEXEC_ORDER=ascending)
+  atomo_cases(long hostexec.more_balance hostexec_balance FILTER "${sketches_alone}"
+    ENVIRONMENT ATOMO_HOSTEXEC_ORDER=ascending)
 endif()

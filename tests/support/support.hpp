@@ -4,10 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -16,21 +18,11 @@
 #include "core/half.hpp"
 #include "cpu/svd.hpp"
 #include "support/device_memory.hpp"
+#include "support/sizes.hpp"
 
 namespace atomo::test {
 
 using namespace model;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
-
-/// How often something is drawn: a tenth under a sanitizer, which looks at memory and not at sizes.
-constexpr std::uint64_t repeats(std::uint64_t often) {
-  return kSanitized ? (often + 9) / 10 : often;
-}
 
 /// The specs of the table of codecs, of those that can run where the tests' tensors are without the
 /// caller's libraries (test_device_svd.cpp has the others).
@@ -46,7 +38,7 @@ inline std::vector<std::string> all_specs() {
 }
 
 /// A fixed mixture of scales, like a gradient's: rows of very different size, some of them zero.
-inline std::vector<float> heavy_tailed(std::size_t n, std::uint64_t seed, std::size_t row = 256) {
+inline std::vector<float> draw_heavy_tailed(std::size_t n, std::uint64_t seed, std::size_t row) {
   std::mt19937_64 generator(seed);
   std::normal_distribution<float> normal;
   std::vector<float> x(n);
@@ -56,6 +48,24 @@ inline std::vector<float> heavy_tailed(std::size_t n, std::uint64_t seed, std::s
     x[i] = 0.01f * scale * normal(generator);
   }
   return x;
+}
+
+/// The same, of which a thread keeps some MB: suites over all codecs ask for it again for each, and drawing it
+/// takes a third of their time under a sanitizer.
+inline std::vector<float> heavy_tailed(std::size_t n, std::uint64_t seed, std::size_t row = 256) {
+  constexpr std::size_t kMost = std::size_t{1} << 22;  // entries kept
+  thread_local std::map<std::array<std::uint64_t, 3>, std::vector<float>> kept;
+  thread_local std::size_t entries = 0;
+  if (n > kMost / 4) return draw_heavy_tailed(n, seed, row);
+  const std::array<std::uint64_t, 3> wanted{n, seed, row};
+  const auto found = kept.find(wanted);
+  if (found != kept.end()) return found->second;
+  if (entries + n > kMost) {
+    kept.clear();
+    entries = 0;
+  }
+  entries += n;
+  return kept.emplace(wanted, draw_heavy_tailed(n, seed, row)).first->second;
 }
 
 /// tests/data/lenet_gradient.bf16 with its layers.

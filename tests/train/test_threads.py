@@ -8,7 +8,7 @@ import pathlib
 import subprocess
 import unittest
 
-from jobs import Job, data, finished, launch, path
+from jobs import LONG, Job, data, finished, launch, path
 from test_use import lines_of
 
 BRIEF = ("--model", "logistic", "--data", data, "--batch", 8, "--steps", 1, "--algorithm", "allgather")
@@ -61,12 +61,14 @@ class BesideTest(unittest.TestCase):
             self.assertLess(encodes[0][0], max(gradients.values()))
 
     def test_what_is_sent_is_the_same_and_is_encoded_early(self):
-        """Each way in which what comes out of back-propagation is sent."""
-        for processes, *options in ((3, "--algorithm", "ps", "--double-buffer", "--codec", "atomo:bits=0.5"),
-                                    (3, "--algorithm", "difference", "--codec", "qsgd:bits=4"),
-                                    (3, "--algorithm", "allgather", "--codec", "atomo:bits=0.5"),
-                                    (3, "--algorithm", "twoshot", "--codec", "atomo:bits=0.5"),
-                                    (3, "--algorithm", "ring", "--codec", "atomo:atoms=coordinate,delta=0.001")):
+        """Each way in which what comes out of back-propagation is sent. Differences go as gradients to a server, and two shots
+        begin as a ring does: they are compared where the long tests run."""
+        ways = ((3, "--algorithm", "ps", "--double-buffer", "--codec", "atomo:bits=0.5"),
+                (3, "--algorithm", "allgather", "--codec", "atomo:bits=0.5"),
+                (3, "--algorithm", "ring", "--codec", "atomo:atoms=coordinate,delta=0.001"))
+        more = ((3, "--algorithm", "difference", "--codec", "qsgd:bits=4"),
+                (3, "--algorithm", "twoshot", "--codec", "atomo:bits=0.5"))
+        for processes, *options in ways + more * LONG:
             stories = []
             for threads in (1, 3):
                 with self.subTest(options, threads=threads):

@@ -14,6 +14,7 @@
 #include "cpu/tile_sequence.hpp"
 #include "format/chunk_values.hpp"
 #include "support/method_support.hpp"
+#include "support/sizes.hpp"
 
 namespace atomo::test {
 
@@ -86,6 +87,7 @@ TEST(ChunkTopk, KeepsTheLargestOfEachChunkWithTiesByTheLowestIndex) {
     for (const auto& x : tensors(n)) {
       for (const std::size_t chunk : {64u, 512u, 4096u}) {
         for (const std::size_t k : {std::size_t{1}, std::size_t{4}, chunk / 10, chunk - 1, chunk}) {
+          if (test::in_turns() && n > 10'000 && k != chunk / 10) continue;
           ASSERT_EQ(round_trip(spec_of(chunk, k, "f32"), x), reference(x, chunk, k))
               << n << " " << chunk << " " << k;
         }
