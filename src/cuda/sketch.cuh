@@ -223,6 +223,10 @@ void find_eigenvectors(const Frame& frame, const SketchPlan& plan, Queue& queue)
 /// Of ranks above kSharedRank: the leaves of a tridiagonal form of `gram`; from its leaves' eigenvectors to those of `gram`.
 void find_tridiagonal(const Frame& frame, const SketchPlan& plan, Queue& queue);
 void join_leaves(const Frame& frame, const SketchPlan& plan, Queue& queue);
+/// Where these are of a rank above kSharedRank, `turn` and `gram` having been used up.
+__device__ inline double* straight_turn(const Frame& frame, const SketchJob& job) {
+  return frame(job.partials);
+}
 /// Both drafts into `shorter` and `longer`.
 void turn_both(const Frame& frame, const SketchPlan& plan, Queue& queue);
 /// The norms of what the pairs leave of rows, and the rows where they say nothing.

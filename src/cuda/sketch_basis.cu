@@ -17,7 +17,7 @@
 /// Traffic: r^2 values read and written, 8 bytes each, and r^3 operations, in blocks beside each
 /// other: the time is that of the largest rank, not the matrices'.
 ///
-/// Shared memory: 1,552 bytes; 18,960 for panels. Determinism: no sum is shared. Alignment: all stands in the workspace.
+/// Shared memory: 2,576 bytes; 19,088 for panels. Determinism: no sum is shared. Alignment: all stands in the workspace.
 
 #include "cuda/sketch.cuh"
 #include "format/kind.hpp"
@@ -28,20 +28,17 @@ namespace {
 constexpr unsigned kThreads = 512, kWarps = kThreads / kLanes;
 constexpr double kLeastPivot = 1e-13;
 
-/// `kAcross`: columns.
-template <unsigned kAcross>
 struct Elimination {
-  double pivot[2][kAcross];   ///< rows, by turns
-  double inverse[2];          ///< 1 / pivot, 0 where that is refused
-  double scale[kSharedRank];  ///< pivots, 0 likewise; then what rows are multiplied by
+  double pivot[2][2 * kSharedRank];  ///< rows, by turns
+  double inverse[2];                 ///< 1 / pivot, 0 where that is refused
+  double scale[kSharedRank];         ///< pivots, 0 likewise; then what rows are multiplied by
 };
 
 /// Whether what is left of a diagonal entry is more than rounding.
 __device__ bool is_pivot(double left, double entry) { return left > kLeastPivot * entry; }
 
 /// Of the pivots that are there.
-template <unsigned kAcross>
-__device__ void find_scales(Elimination<kAcross>& memory, std::uint32_t rank) {
+__device__ void find_scales(Elimination& memory, std::uint32_t rank) {
   __syncthreads();
   for (std::uint32_t k = threadIdx.x; k < rank; k += kThreads)
     memory.scale[k] = memory.scale[k] != 0 ? 1 / sqrt(memory.scale[k]) : 0.0;
@@ -49,9 +46,8 @@ __device__ void find_scales(Elimination<kAcross>& memory, std::uint32_t rank) {
 }
 
 /// An entry of `turn`; `left` is what L^-1 has there.
-template <unsigned kAcross>
-__device__ double turn_entry(const Elimination<kAcross>& memory, std::uint32_t row,
-                             std::uint32_t column, double left) {
+__device__ double turn_entry(const Elimination& memory, std::uint32_t row, std::uint32_t column,
+                             double left) {
   if (row == column) return memory.scale[row];
   return column < row && memory.scale[column] != 0 ? memory.scale[row] * left : 0.0;
 }
@@ -67,9 +63,6 @@ struct Lines {
 template <unsigned kBelow, unsigned kBeside>
 class OwnRows {
  public:
-  static constexpr unsigned kAcross = kBeside * kSharedRank;
-  using Memory = Elimination<kAcross>;
-
   /// `entry(row, column)`, also of the other square, whose rows or columns follow. `diagonal(row)` before anything was
   /// taken from it.
   template <typename Entry, typename Diagonal>
@@ -100,7 +93,7 @@ class OwnRows {
   }
 
   /// Leaves L^-1 before the pivots.
-  __device__ void eliminate(Memory& memory) {
+  __device__ void eliminate(Elimination& memory) {
     if (row(0) == 0) offer(0, own_[0], diagonal_[0], memory);
 #pragma unroll
     for (unsigned first = 0; first < kPivotRows; ++first) {
@@ -135,7 +128,7 @@ class OwnRows {
 
  private:
   static constexpr unsigned kPivotRows = kSharedRank / kWarps, kRows = kBelow * kPivotRows,
-                            kColumns = kAcross / kLanes;
+                            kColumns = kBeside * kSharedRank / kLanes;
 
   __device__ static std::uint32_t row(unsigned r) { return warp_in_block() + r * kWarps; }
   __device__ static std::uint32_t column(unsigned c) { return lane() + c * kLanes; }
@@ -154,7 +147,7 @@ class OwnRows {
   }
   /// By a whole warp: its row k is the next pivot row.
   __device__ static void offer(std::uint32_t k, const double (&own)[kColumns], double diagonal,
-                               Memory& memory) {
+                               Elimination& memory) {
 #pragma unroll
     for (unsigned c = 0; c < kColumns; ++c) memory.pivot[k % 2][column(c)] = own[c];
     if (lane() != k % kLanes) return;
@@ -175,11 +168,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (iteration >= job.iterations) return;
   const std::uint32_t rank = sketch_rank(frame, job);
   if (rank > kSharedRank) return;
-  using Rows = OwnRows<1, 1>;
-  auto& memory = shared<Rows::Memory>();
+  auto& memory = shared<Elimination>();
   const double* const gram = frame(job.gram);
   double* const turn = frame(job.turn);
-  Rows rows(
+  OwnRows<1, 1> rows(
       rank,
       [=](std::uint32_t row, std::uint32_t column) {
         return row < rank && column < rank ? gram[row * rank + column] : 0.0;
@@ -228,16 +220,14 @@ __device__ void load_lines(const Panel& panel, std::uint32_t from, Lines& lines)
   }
 }
 
-template <unsigned kBelow, unsigned kBeside>
 struct PanelMemory {
-  typename OwnRows<kBelow, kBeside>::Memory elimination;
+  Elimination elimination;
   Lines lines;
 };
 
 /// By a whole block: the panel's square, eliminated, with another one below or to the left of it.
 template <unsigned kBelow, unsigned kBeside>
-__device__ OwnRows<kBelow, kBeside> eliminate_square(const Panel& panel,
-                                                     PanelMemory<kBelow, kBeside>& memory) {
+__device__ OwnRows<kBelow, kBeside> eliminate_square(const Panel& panel, PanelMemory& memory) {
   const std::uint32_t rank = panel.rank, first = panel.first, other = panel.other;
   const double* const gram = panel.gram;
   OwnRows<kBelow, kBeside> rows(
@@ -269,8 +259,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const Panel panel{frame(job.gram), frame(job.turn), rank, number * kSharedRank,
                     own * kSharedRank};
   if (rank <= kSharedRank || panel.first >= rank || panel.other >= rank) return;
+  auto& memory = shared<PanelMemory>();
   if (own > number) {
-    auto& memory = shared<PanelMemory<2, 1>>();
     const auto rows = eliminate_square<2, 1>(panel, memory);
     double* const factors = frame(job.gram) + panel.other * rank + panel.first;
     rows.each([&](std::uint32_t row, std::uint32_t column, double left) {
@@ -279,7 +269,6 @@ __global__ void __launch_bounds__(kThreads, 1)
       factors[(row - kSharedRank) * rank + column] = scale != 0 ? -left / scale : 0.0;
     });
   } else if (own < number) {
-    auto& memory = shared<PanelMemory<1, 2>>();
     const auto rows = eliminate_square<1, 2>(panel, memory);
     double* const turn = panel.turn + panel.first * rank + panel.other;
     rows.each([&](std::uint32_t row, std::uint32_t column, double left) {
@@ -287,7 +276,6 @@ __global__ void __launch_bounds__(kThreads, 1)
         turn[row * rank + column - kSharedRank] = memory.elimination.scale[row] * left;
     });
   } else {
-    auto& memory = shared<PanelMemory<1, 1>>();
     const auto rows = eliminate_square<1, 1>(panel, memory);
     double* const turn = panel.turn + panel.first * (rank + 1);
     rows.each([&](std::uint32_t row, std::uint32_t column, double left) {

@@ -7,16 +7,18 @@
 /// bisection of the bits of its distance from the nearer pole, an f32. The z for which these are the zeros to the
 /// last digit is a product of distances, and the vectors z_i / (d_i - x) are orthogonal to the rounding of f64,
 /// whatever the zeros' errors are. Nothing is deflated but poles whose z is below 2^-30: equal poles are moved apart by
-/// 2^-34 of the largest, far below the rounding of f32. Vectors of the whole are V times those, in f32.
+/// 2^-34 of the largest, far below the rounding of f32. Vectors of the whole are V times those, in f32. In the end all
+/// vectors W, orthogonal to some roundings of f32, become (3 - W W^T) W / 2 in f64: orthogonal to the square of that.
 ///
 /// Mapping. Two launches of joints of two leaves and then of twice two.
 ///   find    a warp an eigenvalue; the poles in ascending order are in shared memory, put there by each block
 ///   form    a warp a vector of D + |e| z z^T; each block finds z for itself
-///   join    a block a tile of 64 entries of 64 vectors
+///   join    a block a tile of 64 entries of 64 vectors; so do the two launches that straighten all
 ///
-/// Traffic: r^2 divisions and roots of some 30 steps of r terms in f64, 2 r^3 operations in f32.
+/// Traffic: r^2 divisions and roots of some 30 steps of r terms in f64, 2 r^3 operations in f32 and 4 r^3
+/// in f64.
 ///
-/// Shared memory: 9,224 bytes; 8,704 for tiles. Determinism: sums go in an order of the shape. Alignment: leaves begin at
+/// Shared memory: 11,280 bytes; 8,704 for tiles, 17,408 in f64. Determinism: sums go in an order of the shape. Alignment: leaves begin at
 /// multiples of four, so that 16 bytes are read at once where the rank is one.
 
 #include "cuda/sketch_join.cuh"
@@ -265,6 +267,63 @@ __global__ void __launch_bounds__(kTileThreads)
   }
 }
 
+/// Stores vectors at `turn` less half of what the sums say that they have too much, at `to`.
+template <unsigned kEach>
+__device__ void put_straight(const double* turn, double* to, std::uint64_t rank,
+                             tile::Sums<double, kEach> sums) {
+#pragma unroll
+  for (unsigned j = 0; j < kEach; ++j) {
+    if (j >= sums.count) break;
+    const double* const vector = turn + (sums.of + j) * rank + sums.line;
+#pragma unroll
+    for (unsigned i = 0; i < tile::kOwn; ++i) {
+      const unsigned part = i / sums.kSide, k = i % sums.kSide;
+      if (k < tile::left_of(sums, part))
+        sums.v[j][i] = (1.5 * vector[part * sums.kApart + k]) - (0.5 * sums.v[j][i]);
+    }
+  }
+  put_sums(to, rank, sums);
+}
+
+/// A tile of the square of `turn`, of 64 vectors with 64 others; none beyond those that are there.
+struct TurnTile {
+  TilePlace place;
+  bool there = false;
+
+  __device__ TurnTile(const Frame& frame, const SketchPlan& plan, const SketchJob*& job) {
+    const UnitOf at = find_unit(frame, plan.joined, blockIdx.x);
+    job = &frame(plan.jobs)[at.job];
+    const std::uint64_t rank = sketch_rank(frame, *job), strips = strips_of(rank);
+    there = rank > kSharedRank && at.index < strips * strips;
+    if (there) place = {at.index / strips * kTileLines, at.index % strips * kTileLines, 0, rank};
+  }
+};
+
+/// gram = inner products of the vectors in `turn`.
+__global__ void __launch_bounds__(kTileThreads) multiply_turn(Frame frame, SketchPlan plan) {
+  const SketchJob* job = nullptr;
+  const TurnTile tile(frame, plan, job);
+  if (!tile.there) return;
+  const std::uint64_t rank = sketch_rank(frame, *job);
+  const Operand<double> vectors{frame(job->turn), rank, rank, true};
+  double* const to = frame(job->gram);
+  multiply_tile<double>(vectors, vectors, tile.place,
+                        [=](const auto& sums) { put_sums(to, rank, sums); });
+}
+
+/// What is left of the vectors times (3 - gram) / 2.
+__global__ void __launch_bounds__(kTileThreads) straighten(Frame frame, SketchPlan plan) {
+  const SketchJob* job = nullptr;
+  const TurnTile tile(frame, plan, job);
+  if (!tile.there) return;
+  const std::uint64_t rank = sketch_rank(frame, *job);
+  const double* const turn = frame(job->turn);
+  double* const to = straight_turn(frame, *job);
+  multiply_tile<double>(Operand<double>{turn, rank, rank, false},
+                        Operand<double>{frame(job->gram), rank, rank, true}, tile.place,
+                        [=](const auto& sums) { put_straight(turn, to, rank, sums); });
+}
+
 }  // namespace
 
 void join_leaves(const Frame& frame, const SketchPlan& plan, Queue& queue) {
@@ -274,6 +333,8 @@ void join_leaves(const Frame& frame, const SketchPlan& plan, Queue& queue) {
     queue.launch_blocks(join_vectors, plan.joined.units, kTileThreads, 0, frame, plan, level);
   }
   turn_from_tridiagonal(frame, plan, queue);
+  queue.launch_blocks(multiply_turn, plan.joined.units, kTileThreads, 0, frame, plan);
+  queue.launch_blocks(straighten, plan.joined.units, kTileThreads, 0, frame, plan);
 }
 
 }  // namespace atomo::cuda

@@ -195,7 +195,9 @@ __device__ void turn_tile(const Frame& frame, const SketchJob& job, SketchVector
   if (unit >= turned_tiles(length, rank)) return;
   float* const to = vectors_of(frame, job, {from.side, !from.draft}).at;
   const Operand<float> operand{vectors.at, length, length, false};
-  const Operand<double> turn{frame(job.turn), rank, rank, true};
+  const bool straight = !lower && rank > kSharedRank;
+  const Operand<double> turn{straight ? straight_turn(frame, job) : frame(job.turn), rank, rank,
+                             true};
   const std::uint64_t vector = unit % strips * kTileLines, within = vector + kTileLines;
   const TilePlace place{unit / strips * kTileLines, vector, 0,
                         lower && within < rank ? within : rank};
