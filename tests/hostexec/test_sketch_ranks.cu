@@ -126,7 +126,7 @@ TEST(LargeRanks, LayersOfManyRanksDoNotDependOnEachOther) {
 TEST(LargeRanks, LaunchesFollowTheLargestRank) {
   const auto launches_of = [](const std::vector<std::uint32_t>& ranks) {
     std::vector<Matrix> matrices;
-    for (const std::uint32_t rank : ranks) matrices.push_back(falling({1100, 1030}, rank));
+    for (const std::uint32_t rank : ranks) matrices.push_back(falling({210, 204}, rank));
     SketchLayers layers(matrices);
     static_cast<void>(layers.decompose({}));
     return layers.launches();
