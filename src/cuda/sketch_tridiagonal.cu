@@ -76,14 +76,16 @@ struct Reflection {
   }
 };
 
-/// By all warps: changes the rows behind row k by the reflection before and multiplies them by `own`.
-__device__ void pass_rows(float* matrix, std::uint32_t rank, std::uint32_t k, const Reflection& own,
-                          const float* column, Reflecting& memory) {
+/// By all warps: changes the rows behind row k by the reflection before and multiplies them by `own`. A lane has kChunks
+/// columns from `first` on.
+template <unsigned kChunks>
+__device__ void pass_rows(float* matrix, std::uint32_t rank, std::uint32_t k, std::uint32_t first,
+                          const Reflection& own, const float* column, Reflecting& memory) {
   const std::uint32_t rows = memory.rows;
-  float v[kColumns], w[kColumns], next[kColumns];
+  float v[kChunks], w[kChunks], next[kChunks];
 #pragma unroll
-  for (std::uint32_t c = 0; c < kColumns; ++c) {
-    const std::uint32_t j = lane() + c * kLanes;
+  for (unsigned c = 0; c < kChunks; ++c) {
+    const std::uint32_t j = first + lane() + c * kLanes;
     const bool there = j > k && j < rows;
     v[c] = there ? memory.v[j] : 0.0f;
     w[c] = there ? memory.w[j] : 0.0f;
@@ -91,23 +93,36 @@ __device__ void pass_rows(float* matrix, std::uint32_t rank, std::uint32_t k, co
   }
 #pragma unroll 1
   for (std::uint32_t i = k + 1 + warp_in_block(); i < rows; i += kWarps) {
-    float* const row = matrix + i * rank;
+    float* const row = matrix + i * rank + first + lane();
     const float of_v = memory.v[i], of_w = memory.w[i];
-    float value[kColumns], sum = 0;
+    float value[kChunks], sum = 0;
 #pragma unroll
-    for (std::uint32_t c = 0; c < kColumns; ++c) {
-      const std::uint32_t j = lane() + c * kLanes;
-      value[c] = j > k && j < rows ? row[j] : 0.0f;
-    }
+    for (unsigned c = 0; c < kChunks; ++c)
+      value[c] = first + lane() + c * kLanes < rows ? row[c * kLanes] : 0.0f;
 #pragma unroll
-    for (std::uint32_t c = 0; c < kColumns; ++c) {
-      const std::uint32_t j = lane() + c * kLanes;
+    for (unsigned c = 0; c < kChunks; ++c) {
       value[c] = __fmaf_rn(-of_w, v[c], __fmaf_rn(-of_v, w[c], value[c]));
-      if (j > k && j < rows) row[j] = value[c];
+      if (first + lane() + c * kLanes < rows) row[c * kLanes] = value[c];
       sum = __fmaf_rn(value[c], next[c], sum);
     }
     sum = sum_over_warp(sum);
     if (lane() == 0) memory.p[i] = sum;
+  }
+}
+/// With as many columns as are left.
+__device__ void pass_rows(float* matrix, std::uint32_t rank, std::uint32_t k, const Reflection& own,
+                          const float* column, Reflecting& memory) {
+  const std::uint32_t first = (k + 1) / kLanes * kLanes,
+                      chunks = (memory.rows - first + 31) / kLanes;
+  if (k + 1 >= memory.rows) return;
+  if (chunks > 6) {
+    pass_rows<kColumns>(matrix, rank, k, first, own, column, memory);
+  } else if (chunks > 4) {
+    pass_rows<6>(matrix, rank, k, first, own, column, memory);
+  } else if (chunks > 2) {
+    pass_rows<4>(matrix, rank, k, first, own, column, memory);
+  } else {
+    pass_rows<2>(matrix, rank, k, first, own, column, memory);
   }
 }
 
