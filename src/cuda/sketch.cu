@@ -151,6 +151,8 @@ SketchPlanner::SketchPlanner(Layout& layout, std::size_t jobs) noexcept
       turned_columns_(layout, jobs),
       turned_both_(layout, jobs),
       eigen_(layout, jobs),
+      roots_(layout, jobs),
+      joined_(layout, jobs),
       first_squares_(layout, jobs),
       stretches_(layout, jobs),
       pairs_(layout, jobs),
@@ -173,8 +175,18 @@ SketchJob SketchPlanner::add(const MatrixShape& shape, const SketchOptions& opti
   job.draft_columns = layout_.scratch<float>(shape.columns * rank);
   job.gram = layout_.scratch<double>(std::uint64_t{rank} * rank);
   job.turn = layout_.scratch<double>(std::uint64_t{rank} * rank);
-  job.turns = layout_.scratch<SketchTurn>(most_turns(rank));
+  job.turns =
+      layout_.scratch<SketchTurn>(most_leaves(rank) * most_turns(std::min(rank, kSharedRank)));
   job.order = layout_.scratch<std::uint32_t>(rank);
+  if (rank > kSharedRank) {
+    job.support = layout_.scratch<std::uint32_t>(rank);
+    job.diagonal = layout_.scratch<float>(rank);
+    job.beside = layout_.scratch<float>(rank);
+    job.reflected = layout_.scratch<float>(rank);
+    job.values = layout_.scratch<double>(kJoinLevels * rank + rank);
+    job.offsets = layout_.scratch<float>(rank);
+    job.origins = layout_.scratch<std::uint32_t>(rank);
+  }
   job.partials = layout_.scratch<double>(partial_values(shape, rank));
   job.squares = layout_.scratch<double>(divide_up(n, kSquaresUnit) * rank);
   job.first_squares = layout_.scratch<double>(divide_up(m, kSquaresUnit) * rank);
@@ -206,12 +218,21 @@ void SketchPlanner::add_units(const SketchJob& job) noexcept {
   start_.folds.add(fold_units(starts, rows * rank));
   add_product(to_rows_, rows, rows * rank, cut_of(columns, kProductStretch));
   add_product(to_columns_, columns, columns * rank, cut_of(rows, kProductStretch));
-  add_product(gram_rows_, rank, rank * rank, cut_of(rows, kGramStretch));
-  add_product(gram_columns_, rank, rank * rank, cut_of(columns, kGramStretch));
+  const auto add_gram = [&](NewProduct& product, std::uint64_t terms) {
+    const Cut cut = cut_of(terms, kGramStretch);
+    product.units.add(gram_tiles(rank) * cut.count);
+    product.folds.add(fold_units(cut.count, rank * rank));
+  };
+  add_gram(gram_rows_, rows);
+  add_gram(gram_columns_, columns);
   turned_rows_.add(turned_tiles(rows, rank));
   turned_columns_.add(turned_tiles(columns, rank));
   turned_both_.add(turned_tiles(rows, rank) + turned_tiles(columns, rank));
-  eigen_.add(divide_up(rank, kEigenEntries));
+  const std::uint32_t leaves = most_leaves(job.rank);
+  leaves_ = std::max(leaves_, leaves);
+  eigen_.add(leaves == 1 ? divide_up(rank, kEigenEntries) : leaves * kSharedRank / kEigenEntries);
+  roots_.add(leaves == 1 ? 0 : root_units(job.rank));
+  joined_.add(leaves == 1 ? 0 : join_tiles(job.rank));
   first_squares_.add(divide_up(m, kSquaresUnit) * rank);
   stretches_.add((divide_up(m, kSquaresUnit) + divide_up(n, kSquaresUnit)) * rank);
   pairs_.add(rank);
@@ -234,6 +255,9 @@ SketchPlan SketchPlanner::finish() noexcept {
   plan.turned_columns = turned_columns_.split();
   plan.turned_both = turned_both_.split();
   plan.eigen = eigen_.split();
+  plan.roots = roots_.split();
+  plan.joined = joined_.split();
+  plan.leaves = leaves_;
   plan.first_squares = first_squares_.split();
   plan.stretches = stretches_.split();
   plan.pairs = pairs_.split();

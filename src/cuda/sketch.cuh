@@ -40,12 +40,19 @@ struct SketchJob {
   Scratch<std::uint32_t> shifts;             ///< of the start, a group of columns, modulo the rank
   Scratch<float> draft_rows, draft_columns;  ///< vectors on their way, by side
   Scratch<double> gram, turn;                ///< rank x rank
-  Scratch<SketchTurn> turns;                 ///< that make a Gram matrix diagonal
+  Scratch<SketchTurn> turns;                 ///< that make a Gram matrix diagonal, or leaves
   Scratch<std::uint32_t> order;              ///< of its eigenvalues: places in descending order
-  Scratch<double> partials;                  ///< of a product or a Gram matrix
-  Scratch<double> squares, first_squares;    ///< of stretches of second and of first vectors
-  Scratch<std::uint32_t> picked;             ///< numbers of rows that are computed, in any order
-  Scratch<std::uint32_t> measured;           ///< a row: 1 where it was computed to be measured
+  // Of ranks above kSharedRank:
+  Scratch<std::uint32_t> support;  ///< rows of the Gram matrix, those that are zero last
+  Scratch<float> diagonal, beside,
+      reflected;                           ///< its tridiagonal form; what reflections multiply by
+  Scratch<double> values;                  ///< eigenvalues of leaves, then of each level's joints
+  Scratch<float> offsets;                  ///< of a joint's eigenvalues from poles
+  Scratch<std::uint32_t> origins;          ///< which poles
+  Scratch<double> partials;                ///< of a product or a Gram matrix
+  Scratch<double> squares, first_squares;  ///< of stretches of second and of first vectors
+  Scratch<std::uint32_t> picked;           ///< numbers of rows that are computed, in any order
+  Scratch<std::uint32_t> measured;         ///< a row: 1 where it was computed to be measured
   std::uint64_t rows = 0, columns = 0;
   std::uint32_t rank = 0, least_rank = 1;  ///< that it may look for; see `sketch_rank`
   std::uint32_t iterations = 1, layer = 0;
@@ -59,8 +66,9 @@ struct SketchState {
   unsigned long long largest = 0;  ///< bits of the largest rms of a row, a finite f64
   /// Of SketchJob::picked: rows that were computed to be measured, then those that are kept.
   std::uint32_t measured = 0, kept = 0;
-  std::uint32_t sweeps = 0;   ///< that SketchJob::turns has
-  Cut start;                  ///< of the columns times the start
+  std::uint32_t sweeps[kMostLeaves] = {};  ///< that SketchJob::turns has
+  std::uint32_t directions = 0;            ///< rows of the tridiagonal form
+  Cut start;                               ///< of the columns times the start
   std::int32_t exponent = 0;  ///< of two, by whose power the tensor's entries are multiplied
 };
 
@@ -79,9 +87,11 @@ struct SketchPlan {
   Split turned_rows, turned_columns;      ///< tiles of vectors
   Split turned_both;
   Split eigen;                            ///< entries of eigenvectors, kEigenEntries of each
+  Split roots, joined;                    ///< joints: kRootsTogether eigenvalues, tiles of vectors
   Split first_squares, stretches, pairs;  ///< stretches of first vectors, of all; pairs
   Split measured, residual;               ///< 32 rows; tiles of the matrices
   std::uint32_t iterations = 0;           ///< the most that a job has
+  std::uint32_t leaves = 1;               ///< likewise
   [[nodiscard]] bool empty() const { return drawn.jobs == 0; }
 };
 
@@ -108,16 +118,17 @@ class SketchPlanner {
   TableMaker<SketchJob> jobs_;
   SplitMaker drawn_;
   NewProduct start_, to_rows_, to_columns_, gram_rows_, gram_columns_;
-  SplitMaker turned_rows_, turned_columns_, turned_both_, eigen_;
+  SplitMaker turned_rows_, turned_columns_, turned_both_, eigen_, roots_, joined_;
   SplitMaker first_squares_, stretches_, pairs_, measured_, residual_;
-  std::uint32_t iterations_ = 0;
+  std::uint32_t iterations_ = 0, leaves_ = 1;
 };
 
 /// Decomposes the layers of all jobs under their keys, once `row_rms` has the norms of their rows
 /// and `note_row_rms` was called for all of them. Fills `residual_rms`; of rows that are computed
 /// to be measured it has what is to be added to their rms, and `entries` has them. Vectors and
 /// sigma are zero where a layer is not finite or a row's norm is 2^120 or more. 29 launches, 16
-/// more for every further iteration of the job that has most.
+/// more for every further iteration of the job that has most; of a rank above 64 three for every 64 of it and 7 more, 10 above
+/// 128, and three for every 64 in every further iteration.
 void decompose(const Frame& frame, const SketchPlan& plan, Queue& queue);
 
 /// Pairs that a job looks for in this message: units, places and memory are for `job.rank` of them.
@@ -210,6 +221,13 @@ void turn_side(const Frame& frame, const SketchPlan& plan, SketchVectors from,
                std::uint32_t iteration, Queue& queue);
 /// turn = eigenvectors of `gram`, a row each, in descending order of their values.
 void find_eigenvectors(const Frame& frame, const SketchPlan& plan, Queue& queue);
+/// Of ranks above kSharedRank: the leaves of a tridiagonal form of `gram`; from its leaves' eigenvectors to those of `gram`.
+void find_tridiagonal(const Frame& frame, const SketchPlan& plan, Queue& queue);
+void join_leaves(const Frame& frame, const SketchPlan& plan, Queue& queue);
+/// Where these are of a rank above kSharedRank, `turn` and `gram` having been used up.
+__device__ inline double* straight_turn(const Frame& frame, const SketchJob& job) {
+  return frame(job.partials);
+}
 /// Both drafts into `shorter` and `longer`.
 void turn_both(const Frame& frame, const SketchPlan& plan, Queue& queue);
 /// The norms of what the pairs leave of rows, and the rows where they say nothing.

@@ -53,15 +53,50 @@ inline constexpr std::uint32_t kStartRows = 2;
   return stretches == 1 ? 0 : divide_up(values, fold_values(stretches));
 }
 
-/// The largest rank whose small matrices are kept in shared memory.
+/// The largest rank whose small matrices a block has by itself, in registers and shared memory.
 inline constexpr std::uint32_t kSharedRank = 64;
 
-/// Values of f64 in the workspace for those of the other ranks while eigenvectors are found.
+/// Small matrices of f32 in the workspace for larger ranks while eigenvectors are found, as values of f64: reflections,
+/// and vectors that are joined.
 [[nodiscard]] constexpr std::uint64_t eigen_values(std::uint32_t rank) noexcept {
-  return rank <= kSharedRank ? 0 : divide_up(std::uint64_t{rank + 1} * (rank + 2), 2);
+  return rank <= kSharedRank ? 0 : std::uint64_t{rank} * rank;
 }
 
-/// Sweeps of rotations over a small matrix, at most, and how many rotations these are.
+/// The leaves of a tridiagonal matrix that is larger than kSharedRank: all of the same size but for the last, up to
+/// kSharedRank.
+struct Leaves {
+  std::uint32_t count = 1, size = 0, rows = 0;
+  /// The first row of a leaf, or the end.
+  [[nodiscard]] constexpr std::uint32_t begin(std::uint32_t leaf) const noexcept {
+    return leaf * size < rows ? leaf * size : rows;
+  }
+};
+[[nodiscard]] constexpr Leaves leaves_of(std::uint32_t rows) noexcept {
+  const std::uint32_t wanted = (rows + kSharedRank - 1) / kSharedRank,
+                      count = wanted < 2 ? 2 : wanted;
+  return {count, ((rows + count - 1) / count + 3) / 4 * 4, rows};
+}
+/// At most, of a rank's Gram matrix.
+[[nodiscard]] constexpr std::uint32_t most_leaves(std::uint32_t rank) noexcept {
+  return rank <= kSharedRank ? 1 : leaves_of(rank).count;
+}
+inline constexpr std::uint32_t kMostLeaves = 4;
+
+/// Joints of leaves: of two, then of twice two. Eigenvalues that a block finds, a warp each.
+inline constexpr std::uint32_t kJoinLevels = 2, kRootsTogether = 8;
+[[nodiscard]] constexpr std::uint32_t join_levels(std::uint32_t leaves) noexcept {
+  return leaves > 2 ? 2 : 1;
+}
+/// Units of one level: of eigenvalues, and tiles of vectors. A joint of the first level has up to two leaves.
+inline constexpr std::uint32_t kRootUnits = 2 * kSharedRank / kRootsTogether, kJoinTiles = 4;
+[[nodiscard]] constexpr std::uint32_t root_units(std::uint32_t rank) noexcept {
+  return most_leaves(rank) > 2 ? 2 * kRootUnits : kRootUnits;
+}
+[[nodiscard]] constexpr std::uint32_t join_tiles(std::uint32_t rank) noexcept {
+  return most_leaves(rank) > 2 ? 4 * kJoinTiles : kJoinTiles;
+}
+
+/// Sweeps of rotations over a small matrix, at most, and how many rotations these are of a leaf.
 inline constexpr std::uint32_t kMostSweeps = 12;
 [[nodiscard]] constexpr std::uint64_t most_turns(std::uint32_t rank) noexcept {
   return kMostSweeps * divide_up(rank * (std::uint64_t{rank} + 1), 2);
@@ -72,6 +107,10 @@ inline constexpr std::uint32_t kEigenEntries = 8;
 /// Tiles across the vectors, 64 a tile.
 [[nodiscard]] constexpr std::uint64_t strips_of(std::uint64_t rank) noexcept {
   return divide_up(rank, 64);
+}
+/// Tiles of a Gram matrix on and below the diagonal.
+[[nodiscard]] constexpr std::uint64_t gram_tiles(std::uint64_t rank) noexcept {
+  return strips_of(rank) * (strips_of(rank) + 1) / 2;
 }
 /// Tiles of `rank` vectors of `length` values.
 [[nodiscard]] constexpr std::uint64_t turned_tiles(std::uint64_t length,

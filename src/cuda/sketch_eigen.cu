@@ -18,12 +18,13 @@
 /// Traffic: r^2 values read and written, 8 bytes each, and some 50 r^3 operations, in blocks beside
 /// each other: the time is that of the largest rank, not the matrices'.
 ///
-/// Shared memory: 19,984 bytes for rotations, 24,576 for eigenvectors. Ranks above 64 work in the
-/// workspace, through the caches, with two barriers a round. Determinism: no sum is shared.
+/// Ranks above 64 go through a tridiagonal form (sketch_tridiagonal.cu), of which two to four leaves of up to 64 rows
+/// are diagonalised here, side by side, and joined again (sketch_join.cu).
+///
+/// Shared memory: 17,168 bytes for rotations, 18,432 for eigenvectors. Determinism: no sum is shared.
 /// Alignment: all stands in the workspace.
 
 #include "cuda/sketch.cuh"
-#include "format/kind.hpp"
 
 namespace atomo::cuda {
 namespace {
@@ -41,18 +42,13 @@ __device__ constexpr std::uint32_t players_of(std::uint32_t rank) { return (rank
 struct Pair {
   std::uint32_t ahead, behind;
 };
-struct Rotation {
-  SketchTurn by;
-  Pair pair;
-};
 struct Eigen {
   float meetings[2][4 *
                     kMeetings];  ///< the four entries of two pairs of seats, of even and odd rounds
   SketchTurn turns[2][kSeatedPairs];
   std::uint32_t ends[2];  ///< whether the round is the last
   std::uint32_t sweeps;
-  Rotation pairs[format::kLargestRank / 2];
-  float values[format::kLargestRank];  ///< eigenvalues
+  float values[kSharedRank];  ///< eigenvalues
 };
 
 /// Pair `number` of a round among `players`, an even number: each meets each once in the
@@ -98,8 +94,6 @@ struct Meeting {
     rotate(b, v[1][0], v[1][1]);
   }
 };
-
-// Up to kSharedRank players, whose matrix is where their seats meet.
 
 /// One of the two seats of a pair; side 0 is ahead.
 struct Seat {
@@ -171,15 +165,34 @@ struct Places {
   }
 };
 
-/// The matrix of `players` of whom `rank` have rows; the one too many has zeros, and nothing rotates it.
+/// A symmetric matrix of `rank` rows, in full or tridiagonal. `players` are as many, or one too many, who has zeros that
+/// nothing rotates.
 struct Gram {
-  const double* at;
+  const double* full;
+  std::uint32_t stride;
+  const float *diagonal, *beside;  ///< of a tridiagonal one
   std::uint32_t rank, players;
 
   __device__ float operator()(std::uint32_t row, std::uint32_t column) const {
-    return row < rank && column < rank ? static_cast<float>(at[row * rank + column]) : 0.0f;
+    if (row >= rank || column >= rank) return 0;
+    if (full != nullptr) return static_cast<float>(full[row * stride + column]);
+    if (row == column) return diagonal[row];
+    return row + 1 == column ? beside[row] : column + 1 == row ? beside[column] : 0.0f;
   }
 };
+/// What a block diagonalises: the Gram matrix, or a leaf of its tridiagonal form.
+struct Leaf {
+  std::uint32_t number, first, size;
+};
+__device__ Leaf leaf_of(const SketchState& state, std::uint32_t rank, std::uint32_t number) {
+  if (rank <= kSharedRank) return {number, 0, number == 0 ? rank : 0};
+  const Leaves leaves = leaves_of(state.directions);
+  const std::uint32_t first = leaves.begin(number);
+  return {number, first, leaves.begin(number + 1) - first};
+}
+__device__ SketchTurn* turns_of(const Frame& frame, const SketchJob& job, const Leaf& leaf) {
+  return frame(job.turns) + leaf.number * most_turns(kSharedRank);
+}
 
 /// A lane of the warp that finds angles, one round ahead of the others: the pair at its seats.
 class Lead {
@@ -288,201 +301,89 @@ __device__ __forceinline__ void diagonalise_seated(const Gram& gram, Eigen& memo
   if (leads) lead.put(memory);
 }
 
-// More players, whose matrix is in the workspace.
-
-/// What a thread rotates in every round: two pairs a < b that meet, then those kEigenThreads further on.
-struct Meetings {
-  std::uint32_t row, at, rows, columns;  ///< places in the triangle folded to a rectangle
-  std::uint32_t step_rows, step_columns;
-
-  __device__ explicit Meetings(std::uint32_t pairs)
-      : row(threadIdx.x / pairs),
-        at(threadIdx.x % pairs),
-        rows(pairs - 1),
-        columns(pairs),
-        step_rows(kEigenThreads / pairs),
-        step_columns(kEigenThreads % pairs) {}
-
-  /// Calls visit(a, b) for each. Rows a and pairs - 2 - a of the triangle are together as long as any
-  /// other two.
-  template <typename Visit>
-  __device__ void each(Visit visit) const {
-    const std::uint32_t folded = (rows + 1) / 2;
-    for (std::uint32_t r = row, c = at; r < folded;) {
-      const std::uint32_t own = rows - r, last = rows - 1 - r;
-      if (c < own) {
-        visit(r, r + 1 + c);
-      } else if (last != r) {
-        visit(last, last + 1 + (c - own));
-      }
-      r += step_rows;
-      c += step_columns;
-      if (c >= columns) {
-        c -= columns;
-        ++r;
-      }
-    }
-  }
-};
-
-/// The rows of a matrix.
-struct Rows {
-  float* at;
-  std::uint32_t stride;
-  __device__ float* operator[](std::uint32_t i) const { return at + std::uint64_t{i} * stride; }
-};
-
-/// The entries where two pairs meet, and their mirror images.
-__device__ void rotate_block(const Rows& matrix, const Rotation& first, const Rotation& second) {
-  const Pair a = first.pair, b = second.pair;
-  Meeting met{{{matrix[a.ahead][b.ahead], matrix[a.ahead][b.behind]},
-               {matrix[a.behind][b.ahead], matrix[a.behind][b.behind]}}};
-  met.rotate_both(first.by, second.by);
-  matrix[a.ahead][b.ahead] = matrix[b.ahead][a.ahead] = met.v[0][0];
-  matrix[a.ahead][b.behind] = matrix[b.behind][a.ahead] = met.v[0][1];
-  matrix[a.behind][b.ahead] = matrix[b.ahead][a.behind] = met.v[1][0];
-  matrix[a.behind][b.behind] = matrix[b.behind][a.behind] = met.v[1][1];
-}
-
-/// Likewise, in `matrix`. Returns the sweeps.
-__device__ std::uint32_t rotate_all(const Rows& matrix, std::uint32_t players, Rotation* pairs,
-                                    SketchTurn* turns) {
-  float largest = 0;
-  for (std::uint32_t k = 0; k < players; ++k)
-    largest = matrix[k][k] > largest ? matrix[k][k] : largest;
-  const float unit = largest > 0 ? 1 / largest : 0;
-  const std::uint32_t count = players / 2;
-  const Meetings meetings(count);
-  for (std::uint32_t sweep = 0; sweep < kMostSweeps; ++sweep) {
-    bool goes_on = false;
-    for (std::uint32_t r = 0; r + 1 < players; ++r, turns += count) {
-      __syncthreads();
-      if (threadIdx.x < count) {
-        Rotation own{{}, draw_pair(players, r, threadIdx.x)};
-        const auto [ahead, behind] = own.pair;
-        float between = matrix[ahead][behind];
-        goes_on = find_rotation(unit, behind < ahead, matrix[ahead][ahead], matrix[behind][behind],
-                                between, own.by) ||
-                  goes_on;
-        matrix[ahead][behind] = matrix[behind][ahead] = between;
-        pairs[threadIdx.x] = own;
-        turns[threadIdx.x] = own.by;
-      }
-      __syncthreads();
-      meetings.each(
-          [&](std::uint32_t a, std::uint32_t b) { rotate_block(matrix, pairs[a], pairs[b]); });
-    }
-    if (__syncthreads_or(goes_on ? 1 : 0) == 0) return sweep + 1;
-  }
-  return kMostSweeps;
-}
-__device__ __forceinline__ void diagonalise(const Gram& gram, float* room, Eigen& memory,
-                                            SketchTurn* turns) {
-  const Rows matrix{room, gram.players + 1};
-  for (std::uint32_t row = threadIdx.x / kLanes; row < gram.players;
-       row += kEigenThreads / kLanes) {
-    for (std::uint32_t column = lane(); column < gram.players; column += kLanes)
-      matrix[row][column] = gram(row, column);
-  }
-  __syncthreads();
-  const std::uint32_t sweeps = rotate_all(matrix, gram.players, memory.pairs, turns);
-  if (threadIdx.x == 0) memory.sweeps = sweeps;
-  for (std::uint32_t k = threadIdx.x; k < gram.players; k += kEigenThreads)
-    memory.values[k] = matrix[k][k];
-}
-
-/// From `gram` to its rotations and the places of its eigenvalues.
+/// From a matrix to its rotations and the places of its eigenvalues: descending.
 __global__ void __launch_bounds__(kEigenThreads, 1) find_eigen(Frame frame, SketchPlan plan) {
-  const SketchJob& job = frame(plan.jobs)[blockIdx.x];
+  const std::uint32_t number = blockIdx.x / plan.leaves;
+  const SketchJob& job = frame(plan.jobs)[number];
+  SketchState& state = frame(plan.states)[number];
   const std::uint32_t rank = sketch_rank(frame, job);
-  if (rank == 0) return;
+  const Leaf leaf = leaf_of(state, rank, blockIdx.x % plan.leaves);
+  if (leaf.size == 0) return;
   auto& memory = shared<Eigen>();
-  const Gram gram{frame(job.gram), rank, players_of(rank)};
-  SketchTurn* const turns = frame(job.turns);
-  if (rank <= kSharedRank) {
-    diagonalise_seated(gram, memory, turns);
-  } else {
-    diagonalise(gram, reinterpret_cast<float*>(frame(job.partials)), memory, turns);
-  }
+  const bool whole = rank <= kSharedRank;
+  const Gram gram{whole ? frame(job.gram) : nullptr, rank,      frame(job.diagonal) + leaf.first,
+                  frame(job.beside) + leaf.first,    leaf.size, players_of(leaf.size)};
+  diagonalise_seated(gram, memory, turns_of(frame, job, leaf));
   __syncthreads();
-  if (threadIdx.x == 0) frame(plan.states)[blockIdx.x].sweeps = memory.sweeps;
-  for (std::uint32_t k = threadIdx.x; k < rank; k += kEigenThreads) {
+  if (threadIdx.x == 0) state.sweeps[leaf.number] = memory.sweeps;
+  for (std::uint32_t k = threadIdx.x; k < leaf.size; k += kEigenThreads) {
     const float value = memory.values[k];
-    std::uint32_t place = 0;
-    for (std::uint32_t j = 0; j < rank; ++j) {
+    std::uint32_t place = leaf.first;
+    for (std::uint32_t j = 0; j < leaf.size; ++j) {
       const float other = memory.values[j];
       place += other > value || (other == value && j < k) ? 1 : 0;
     }
-    frame(job.order)[k] = place;
+    frame(job.order)[leaf.first + k] = place;
+    if (!whole) frame(job.values)[place] = static_cast<double>(value);
   }
 }
 
-/// Rotations on their way to the warps of a block, and the entries of a warp.
+/// Rotations on their way to the warps of a block.
 constexpr unsigned kVectorThreads = kEigenEntries * kLanes, kTurnsTogether = 2048;
 struct Turned {
   SketchTurn turns[kTurnsTogether];
-  float entry[kEigenEntries][format::kLargestRank];
+  float entry[kEigenEntries][kSharedRank];
 };
 
-/// A warp an entry of all vectors, unit vectors at first, through all rounds: of up to kSharedRank players a lane has
-/// those of its seats.
+/// A warp an entry of all vectors, unit vectors at first, through all rounds: a lane has those of its seats.
 __global__ void __launch_bounds__(kVectorThreads) turn_eigenvectors(Frame frame, SketchPlan plan) {
   const UnitOf at = find_unit(frame, plan.eigen, blockIdx.x);
   const SketchJob& job = frame(plan.jobs)[at.job];
-  const std::uint32_t rank = sketch_rank(frame, job), players = players_of(rank);
-  const auto first = static_cast<std::uint32_t>(at.index) * kEigenEntries;
-  if (first >= rank) return;
+  const SketchState& state = frame(plan.states)[at.job];
+  const std::uint32_t rank = sketch_rank(frame, job);
+  constexpr std::uint32_t kUnits = kSharedRank / kEigenEntries;
+  const auto unit = static_cast<std::uint32_t>(at.index);
+  const Leaf leaf = leaf_of(state, rank, unit / kUnits);
+  const std::uint32_t players = players_of(leaf.size), first = unit % kUnits * kEigenEntries;
+  if (first >= leaf.size) return;
   auto& memory = shared<Turned>();
   float* const entry = memory.entry[warp_in_block()];
   const std::uint32_t own = first + warp_in_block(), count = players / 2;
-  const bool seated = count <= kSeatedPairs;
   const std::uint32_t seats = lane() < count ? lane() : 0;
   const Pair pair = draw_pair(players, 0, seats);
   float ahead = pair.ahead == own ? 1.0f : 0.0f, behind = pair.behind == own ? 1.0f : 0.0f;
-  for (std::uint32_t k = lane(); k < players; k += kLanes) entry[k] = k == own ? 1.0f : 0.0f;
-  const std::uint32_t rounds = frame(plan.states)[at.job].sweeps * (players - 1);
+  const std::uint32_t rounds = state.sweeps[leaf.number] * (players - 1);
   const std::uint32_t together = kTurnsTogether / count;
-  const SketchTurn* const turns = frame(job.turns);
-  for (std::uint32_t begin = 0, r = 0; begin < rounds; begin += together) {
+  const SketchTurn* const turns = turns_of(frame, job, leaf);
+  for (std::uint32_t begin = 0; begin < rounds; begin += together) {
     const std::uint32_t end = begin + together < rounds ? begin + together : rounds;
     __syncthreads();
 #pragma unroll 1
     for (std::uint32_t i = threadIdx.x; i < (end - begin) * count; i += kVectorThreads)
       memory.turns[i] = turns[begin * count + i];
     __syncthreads();
-    if (seated) {
 #pragma unroll 4
-      for (std::uint32_t i = 0; i < end - begin; ++i) {
-        rotate(memory.turns[i * count + seats], ahead, behind);
-        move_players(count, ahead, behind);
-      }
-      continue;
-    }
-#pragma unroll 1
     for (std::uint32_t i = 0; i < end - begin; ++i) {
-#pragma unroll 1
-      for (std::uint32_t p = lane(); p < count; p += kLanes) {
-        const Pair meeting = draw_pair(players, r, p);
-        rotate(memory.turns[i * count + p], entry[meeting.ahead], entry[meeting.behind]);
-      }
-      __syncwarp();
-      r = r + 2 < players ? r + 1 : 0;
+      rotate(memory.turns[i * count + seats], ahead, behind);
+      move_players(count, ahead, behind);
     }
   }
-  if (own >= rank) return;
+  if (own >= leaf.size) return;
   // Whole sweeps bring all players back to their first seats.
-  if (seated && lane() < count) entry[pair.ahead] = ahead, entry[pair.behind] = behind;
+  if (lane() < count) entry[pair.ahead] = ahead, entry[pair.behind] = behind;
   __syncwarp();
-  double* const turn = frame(job.turn);
-  for (std::uint32_t k = lane(); k < rank; k += kLanes)
-    turn[frame(job.order)[k] * rank + own] = static_cast<double>(entry[k]);
+  double* const turn = frame(job.turn) + leaf.first + own;
+  for (std::uint32_t k = lane(); k < leaf.size; k += kLanes)
+    turn[frame(job.order)[leaf.first + k] * rank] = static_cast<double>(entry[k]);
 }
 
 }  // namespace
 
 void find_eigenvectors(const Frame& frame, const SketchPlan& plan, Queue& queue) {
-  queue.launch_blocks(find_eigen, plan.drawn.jobs, kEigenThreads, 0, frame, plan);
+  if (plan.leaves > 1) find_tridiagonal(frame, plan, queue);
+  queue.launch_blocks(find_eigen, plan.drawn.jobs * plan.leaves, kEigenThreads, 0, frame, plan);
   queue.launch_blocks(turn_eigenvectors, plan.eigen.units, kVectorThreads, 0, frame, plan);
+  if (plan.leaves > 1) join_leaves(frame, plan, queue);
 }
 
 }  // namespace atomo::cuda

@@ -10,7 +10,8 @@
 /// sum: some 384 of its terms, 128 of a Gram matrix, more where there would be over 128 stretches;
 /// in f32 up to 16 vectors are multiplied as narrow_product.cuh has it, to the same bits. All
 /// blocks of a launch do about the same work, whatever the matrices are. Stretches leave their sums
-/// in the workspace; a second launch adds them up in order, a warp some 4,096 of them.
+/// in the workspace; a second launch adds them up in order, a warp some 4,096 of them. Of a Gram matrix tiles on and below
+/// the diagonal are made, and of the triangle that makes vectors orthonormal nothing above the diagonal is read.
 ///
 /// Traffic in bytes an entry of the matrix: 4 read by each of the two products (the least: the
 /// second needs the first) for every 64 vectors. Stretches write and read 4 r / 384 twice over. 2 r
@@ -53,6 +54,17 @@ __device__ TilePlace place_of(std::uint64_t unit, std::uint64_t rank, const Cut&
           depth - begin < cut.depth ? depth : begin + cut.depth};
 }
 
+/// The same of a Gram matrix, of which tiles on and below the diagonal are made.
+__device__ TilePlace gram_place(std::uint64_t unit, std::uint64_t rank, const Cut& cut,
+                                std::uint64_t depth) {
+  const std::uint64_t tiles = gram_tiles(rank == 0 ? 1 : rank), begin = unit / tiles * cut.depth;
+  if (unit / tiles >= cut.count) return {rank, rank, 0, 0};
+  std::uint64_t row = 0, column = unit % tiles;
+  while (column > row) column -= ++row;
+  return {row * kTileLines, column * kTileLines, begin,
+          depth - begin < cut.depth ? depth : begin + cut.depth};
+}
+
 /// Stores a tile of sums, line by line of `length` values: into `whole`, or, of one stretch of
 /// several, into the job's partial sums.
 template <typename Real>
@@ -66,6 +78,17 @@ struct PutSums {
   template <unsigned kEach>
   __device__ void operator()(const tile::Sums<Real, kEach>& sums) const {
     put_sums(to, length, sums);
+  }
+};
+
+/// A tile of a Gram matrix, and its mirror image.
+struct PutGram : PutSums<double> {
+  using PutSums::PutSums;
+  bool mirrored = false;
+  template <unsigned kEach>
+  __device__ void operator()(const tile::Sums<double, kEach>& sums) const {
+    put_sums(to, length, sums);
+    if (mirrored) put_transposed(to, length, sums);
   }
 };
 
@@ -146,12 +169,11 @@ __global__ void __launch_bounds__(kTileThreads)
   const std::uint32_t rank = sketch_rank(frame, job);
   const Operand<float> operand{vectors.at, vectors.length, rank, true};
   const Cut cut = cut_of(vectors.length, kGramStretch);
-  // All tiles of the square: as many lines as columns.
-  const TilePlace place = place_of(at.index, rank, cut, vectors.length);
+  const TilePlace place = gram_place(at.index, rank, cut, vectors.length);
   if (place.first_line >= rank) return;
-  multiply_tile<double>(
-      operand, operand, place,
-      PutSums<double>(frame(job.gram), frame(job.partials), cut, place, rank, rank));
+  PutGram put(frame(job.gram), frame(job.partials), cut, place, rank, rank);
+  put.mirrored = place.first_line != place.second_line;
+  multiply_tile<double>(operand, operand, place, put);
 }
 
 __global__ void fold_gram(Frame frame, SketchPlan plan, SketchVectors of, std::uint32_t iteration) {
@@ -164,8 +186,8 @@ __global__ void fold_gram(Frame frame, SketchPlan plan, SketchVectors of, std::u
                         rank * rank, at.index);
 }
 
-/// A tile of turned vectors.
-__device__ void turn_tile(const Frame& frame, const SketchJob& job, SketchVectors from,
+/// A tile of turned vectors. `lower`: `turn` is a lower triangle.
+__device__ void turn_tile(const Frame& frame, const SketchJob& job, SketchVectors from, bool lower,
                           std::uint64_t unit) {
   const std::uint64_t rank = sketch_rank(frame, job), strips = strips_of(rank);
   const Vectors vectors = vectors_of(frame, job, from);
@@ -173,8 +195,12 @@ __device__ void turn_tile(const Frame& frame, const SketchJob& job, SketchVector
   if (unit >= turned_tiles(length, rank)) return;
   float* const to = vectors_of(frame, job, {from.side, !from.draft}).at;
   const Operand<float> operand{vectors.at, length, length, false};
-  const Operand<double> turn{frame(job.turn), rank, rank, true};
-  const TilePlace place{unit / strips * kTileLines, unit % strips * kTileLines, 0, rank};
+  const bool straight = !lower && rank > kSharedRank;
+  const Operand<double> turn{straight ? straight_turn(frame, job) : frame(job.turn), rank, rank,
+                             true};
+  const std::uint64_t vector = unit % strips * kTileLines, within = vector + kTileLines;
+  const TilePlace place{unit / strips * kTileLines, vector, 0,
+                        lower && within < rank ? within : rank};
   multiply_tile<double>(operand, turn, place,
                         [=](const auto& sums) { put_sums(to, length, sums); });
 }
@@ -183,7 +209,7 @@ __global__ void __launch_bounds__(kTileThreads)
     turn_one_side(Frame frame, SketchPlan plan, SketchVectors from, std::uint32_t iteration) {
   const UnitOf at = find_unit(frame, turned_of(plan, from.side), blockIdx.x);
   const SketchJob& job = frame(plan.jobs)[at.job];
-  if (iteration < job.iterations) turn_tile(frame, job, from, at.index);
+  if (iteration < job.iterations) turn_tile(frame, job, from, true, at.index);
 }
 
 __global__ void __launch_bounds__(kTileThreads) turn_two_sides(Frame frame, SketchPlan plan) {
@@ -191,7 +217,7 @@ __global__ void __launch_bounds__(kTileThreads) turn_two_sides(Frame frame, Sket
   const SketchJob& job = frame(plan.jobs)[at.job];
   const std::uint64_t of_rows = turned_tiles(job.rows, sketch_rank(frame, job));
   const bool rows = at.index < of_rows;
-  turn_tile(frame, job, {rows ? SketchSide::rows : SketchSide::columns, true},
+  turn_tile(frame, job, {rows ? SketchSide::rows : SketchSide::columns, true}, false,
             rows ? at.index : at.index - of_rows);
 }
 

@@ -39,9 +39,11 @@ set(ATOMO_CUDA_SOURCES
   cuda/sketch.cu
   cuda/sketch_basis.cu
   cuda/sketch_eigen.cu
+  cuda/sketch_join.cu
   cuda/sketch_products.cu
   cuda/sketch_rows.cu
   cuda/sketch_start.cu
+  cuda/sketch_tridiagonal.cu
   cuda/streaming.cu
   cuda/streaming_part.cu
   cuda/svd.cu

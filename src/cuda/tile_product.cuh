@@ -278,6 +278,21 @@ __device__ inline void put_sums(T* to, std::uint64_t length, const tile::Sums<Re
   }
 }
 
+/// Stores them the other way round, of `length` lines of the second operand.
+template <typename Real, unsigned kEach>
+__device__ inline void put_transposed(Real* to, std::uint64_t length,
+                                      const tile::Sums<Real, kEach>& sums) {
+#pragma unroll
+  for (unsigned i = 0; i < tile::kOwn; ++i) {
+    const unsigned part = i / sums.kSide, k = i % sums.kSide;
+    if (k >= tile::left_of(sums, part)) continue;
+    Real* const line = to + (sums.line + part * sums.kApart + k) * length + sums.of;
+#pragma unroll
+    for (unsigned j = 0; j < kEach; ++j)
+      if (j < sums.count) line[j] = sums.v[j][i];
+  }
+}
+
 /// Subtracts the sums of line i of the second operand from the values of row picked[i] at `to`, of `length`
 /// columns, lines of the first, and multiplies by `unit`, a power of two. Where all are there, all are read before
 /// one is written.

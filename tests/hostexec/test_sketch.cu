@@ -38,20 +38,20 @@ struct Case {
 class SketchShapes : public testing::TestWithParam<Case> {};
 
 /// Tall, wide and square; lines that are no multiple of four; ranks of every tile's width, of
-/// several tiles, as large as the shorter side; sums of one stretch and of several.
-INSTANTIATE_TEST_SUITE_P(All, SketchShapes,
-                         testing::Values(Case{{1, 1}, 1}, Case{{1, 70}, 1}, Case{{33, 1}, 1},
-                                         Case{{8, 9}, 4}, Case{{64, 64}, 16}, Case{{65, 129}, 17},
-                                         Case{{130, 67}, 33}, Case{{40, 2100}, 12},
-                                         Case{{1100, 31}, 8}, Case{{530, 600}, 4},
-                                         Case{{100, 96}, 64}, Case{{72, 80}, 66},
-                                         Case{{139, 131}, 131}, Case{{20, 24}, 20}),
-                         [](const auto& info) {
-                           const Case& c = info.param;
-                           return std::to_string(c.shape.rows) + "x" +
-                                  std::to_string(c.shape.columns) + "_rank_" +
-                                  std::to_string(c.rank);
-                         });
+/// several tiles, of two to four leaves, as large as the shorter side; sums of one stretch and of several.
+INSTANTIATE_TEST_SUITE_P(
+    All, SketchShapes,
+    testing::Values(Case{{1, 1}, 1}, Case{{1, 70}, 1}, Case{{33, 1}, 1}, Case{{8, 9}, 4},
+                    Case{{64, 64}, 16}, Case{{65, 129}, 17}, Case{{130, 67}, 33},
+                    Case{{40, 2100}, 12}, Case{{1100, 31}, 8}, Case{{530, 600}, 4},
+                    Case{{100, 96}, 64}, Case{{72, 80}, 66}, Case{{139, 131}, 131},
+                    Case{{20, 24}, 20}, Case{{70, 66}, 65}, Case{{96, 120}, 96},
+                    Case{{150, 128}, 128}, Case{{210, 230}, 200}, Case{{256, 260}, 256}),
+    [](const auto& info) {
+      const Case& c = info.param;
+      return std::to_string(c.shape.rows) + "x" + std::to_string(c.shape.columns) + "_rank_" +
+             std::to_string(c.rank);
+    });
 
 /// Of the largest singular value: Y, in which they are squared, has directions below it only as
 /// rounding.
