@@ -49,7 +49,7 @@ struct alignas(16) DrawnDuos {
   std::uint32_t draw[kLaneDuos];
   float step, unrange;
   std::uint32_t swaps;  ///< bit of the level that exchanges the numbers
-  float offset;         ///< LaneVector's
+  float offset;         ///< of centroids, DuoCoding's
 };
 struct WarpLevels {
   DrawnDuos of[kDrawn][kDecodedTogether][kCalls];
@@ -253,7 +253,7 @@ __device__ bool draw_levels(const Frames& frames, const DecodePlan& plan, std::u
   auto& to = levels.of[drawn][slot];
   for (unsigned w = 0; w < 4; ++w) to[w].draw[call] = words[w];
   to[call].step = v.step, to[call].unrange = content.unrange;
-  to[call].swaps = 8u & (v.coding.level_mask + 1u),
+  to[call].swaps = 8u & (v.coding.level_mask + 1u);
   to[call].offset = offset_of(content, kept - 1, 0);
   return true;
 }
