@@ -20,8 +20,8 @@ def write_header(path, tables, steps, classes, kappas, pairs, gap_costs):
            "/// all; a character a cell (h0 major), 0 for no word, the escape word's length last.",
            "struct CodeLengths {", "  std::uint8_t width;  ///< bits of h0 and of h1", "  std::uint8_t limit;  ///< longest word",
            "  std::uint8_t levels;  ///< 8 or 1", "  const char* const* lengths;", "};", "",
-           "/// A step of the ladder: d in units of the rms, code table, raw bits.",
-           "struct CodingStep {", "  double d;", "  std::uint8_t table, raw;", "};", "",
+           "/// A step of the ladder: d in units of the rms, code table, raw bits, code table in centred layers.",
+           "struct CodingStep {", "  double d;", "  std::uint8_t table, raw, centred;", "};", "",
            "/// A class of atoms: coding step, step / a, largest rms of the content / step with a margin of 2^-10.",
            "struct AtomClass {", "  std::uint8_t step;", "  float delta;", "  double reach;", "};", "",
            "/// Coding steps of the two factors of a pair.", "struct PairSteps {", "  std::uint8_t shorter, longer;", "};"]
@@ -30,7 +30,7 @@ def write_header(path, tables, steps, classes, kappas, pairs, gap_costs):
     out += c_array(["Code tables."], "CodeLengths kCodeLengths[]",
                    [f"{{{t.width}, {t.limit}, {len(t.codes)}, kLengths{i}}}" for i, t in enumerate(tables)])
     out += c_array(["Steps, from coarse to fine."], "CodingStep kCodingSteps[]",
-                   [f"{{{s['d']!r}, {s['table']}, {s['raw']}}}" for s in steps])
+                   [f"{{{s['d']!r}, {s['table']}, {s['raw']}, {s['centred']}}}" for s in steps])
     out += c_array(["Expected cost of an entry in 1/256 bit: at the nominal d, then where the rms stands in each eighth of a half",
                     "octave, of even index (1..1.5) and of odd index (1.5..2), whose middle has the nominal d."],
                    "std::uint16_t kStepCost256[][17]", ["{" + ", ".join(str(round(256 * x)) for x in s["bits"]) + "}" for s in steps])
@@ -51,7 +51,7 @@ def write_header(path, tables, steps, classes, kappas, pairs, gap_costs):
 def write_json(path, tables, steps, classes, kappas, pairs):
     content = {
         "tables": [{"width": t.width, "limit": t.limit, "lengths": t.strings()} for t in tables],
-        "steps": [{"d": s["d"], "table": s["table"], "raw": s["raw"]} for s in steps],
+        "steps": [{key: s[key] for key in ("d", "table", "raw", "centred")} for s in steps],
         "classes": [{"step": c["step"], "delta": c["delta"], "reach": c["reach"], "middle": c["middle"]} for c in classes],
         "pair_kappa": kappas,
         "pair_steps": pairs,

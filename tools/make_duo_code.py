@@ -20,6 +20,10 @@ by the escape word and two integers in two's complement. With s > 0, q = 2^s h +
 table and l in s raw bits. Only the lengths of the words are committed (limited, by package-merge); the
 code is canonical: words ordered by (length, cell, escape last), least significant bit first.
 
+Centred layers. Without a dither an entry is sent as the integer nearest to x/d. A step whose table has a code for each
+level has a table of one code for them, behind the others; the words of finer steps serve both. What an entry costs is that of
+dithered content: of Gaussian ones it is 4 % less at the first steps, 1 % at those of size 2, and nothing beyond.
+
 Ladder of atoms. r = rms / a. Below 1 an atom is uncertain and has the d of least (bits + overhead) *
 (1 + d^2/12 ...), which also fixes what a bit is worth: mu / a^2. A certain atom of class c has r in the
 c-th half octave and the d that minimises variance + mu * bits at its middle.
@@ -73,9 +77,13 @@ def cells(d, j, raw, half):
     return np.diff(PHI(edges))
 
 
-def cell_probabilities(d, raw, width):
-    """P(h0, h1) for each dither level of the first entry; averaged over the levels when there are raw bits."""
+def cell_probabilities(d, raw, width, centred=False):
+    """P(h0, h1) for each dither level of the first entry, averaged over the levels when there are raw bits; or of integers
+    without a dither."""
     half = 1 << (width - 1)
+    if centred:
+        one = cells(d, 7.5, raw, half)
+        return [np.outer(one, one)]
     one = [cells(d, j, raw, half) for j in range(16)]
     every = [np.outer(one[j], one[j ^ 8]) for j in range(16)]
     return [sum(every) / 16] if raw else every[:8]
@@ -121,10 +129,10 @@ def code_lengths(p, limit, escape):
 
 
 class Table:
-    def __init__(self, d, raw):
+    def __init__(self, d, raw, centred=False):
         self.width, self.raw_kind = width_of(d * (1 << raw)), min(raw, 3)
         self.limit = self.width + 6
-        levels = cell_probabilities(d, raw, self.width)
+        levels = cell_probabilities(d, raw, self.width, centred)
         self.codes = [code_lengths(p, self.limit, 2 * escape_bits(d)) for p in levels]
 
     def bits(self, d, raw, nominal):
@@ -160,6 +168,11 @@ def make_steps():
             known[name] = len(tables)
             tables.append(Table(d, raw))
         steps.append({"d": d, "table": known[name], "raw": raw})
+    for step in steps:
+        step["centred"] = step["table"]
+        if len(tables[step["table"]].codes) > 1:
+            step["centred"] = len(tables)
+            tables.append(Table(step["d"], 0, centred=True))
     return tables, steps
 
 

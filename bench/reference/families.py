@@ -5,14 +5,14 @@ An atom of squared norm N, kept with probability p, is sent as its 1/p-fold with
 has the second moment p (N / p^2 + E), so the variance is N (1 / p - 1) + p E. Of a product of two factors the second moment
 is the product of the factors' own, each (N + E), for their dithers are independent. Atoms of a family are orthogonal and
 families are drawn apart, so variances add up, whatever the selection does to pairs of atoms. Of atoms that are kept by their
-size alone those below are the error, and the others as those that are certain.
+size alone those below are the error, and the others are decoded to the centroids of their levels.
 """
 import dataclasses
 import math
 
 import numpy as np
 
-from .duo_code import COSTS, DELTA, MIDDLE, NUMBERS, STEPS, TOP, by_class, classes_of, word_bits
+from .duo_code import COSTS, DELTA, MIDDLE, NUMBERS, OFFSETS, STEPS, TOP, by_class, centred, centred_bits, classes_of, word_bits
 
 ATOM_STEPS = np.array([row["step"] for row in NUMBERS["classes"]])
 # Variance that a bit must save, in units of price^2: an atom of that rms is just certain. 6/256 bit are beside the content.
@@ -44,14 +44,15 @@ class Factor:
         up = at - np.floor(at)  # the chance that an entry is rounded to the next sixteenth of a step
         return step**2 * (self.lengths / 12 * (1 - 1 / 256) + (up * (1 - up)).sum(1) / 256)
 
-    def content(self, step, scale, number, p, rng):
+    def content(self, step, scale, number, p, rng, nearest=False):
         """Expected bits of all, from the words of up to 300 atoms a class."""
         bits = 0.0
         for c in np.unique(number[p > 0]):
             of = np.flatnonzero((number == c) & (p > 0))
             some = rng.choice(of, 300) if len(of) > 300 else of
             y = self.vectors[some] * (scale / step)[some, None]
-            words = word_bits(y, self.coding[c], self.reach[c], rng) * self.lengths[some] / y.shape[1]
+            words = centred_bits(y, self.coding[c], self.reach[c]) if nearest else word_bits(y, self.coding[c], self.reach[c], rng)
+            words = words * self.lengths[some] / y.shape[1]
             bits += (words * p[some]).sum() * p[of].sum() / p[some].sum()
         return bits
 
@@ -85,13 +86,27 @@ class Family:
             scale = 1 / np.where(p > 0, p, 1) if last else np.ones_like(p)
             step = factor.steps[number] * (price if last else 1)
             moment *= square * scale**2 + factor.noise(step, scale, exact)
-            content += factor.content(step, scale, number, p, rng) if exact else 0
+            content += factor.content(step, scale, number, p, rng, nearest) if exact else 0
         if not exact:
             content = (p * self.weight * self.unit[number, part]).sum()
         flags = (p * (1 + 5 * (number > 0) + self.beside)).sum()
         # A body has the byte of the marks' mode, and half of what pads marks, flags and content.
         frame = min(kept, 1.0) * (marks(len(p), max(kept, 1.0)) + 8 + 7.5 + 7.5 + 15.5)
+        if nearest and exact:
+            return content + flags + frame, self.centred_error(np.flatnonzero(p), number, price) + lost
         return content + flags + frame, (p * moment).sum() - self.energy[p > 0].sum() + lost
+
+    def centred_error(self, kept, number, price):
+        """What the centroids leave of the kept atoms."""
+        decoded, cross = 1.0, 1.0
+        for factor in self.factors:
+            coding, lengths = factor.coding[number[kept]], factor.lengths[kept]
+            step = (factor.steps[number[kept]] * (price if factor is self.factors[-1] else 1))[:, None]
+            x = factor.vectors[kept]
+            there = np.arange(x.shape[1]) < lengths[:, None]
+            found = centred(x / step, OFFSETS[coding][:, None]) * step * there
+            decoded, cross = decoded * (found**2).sum(1), cross * (found * x).sum(1)
+        return (decoded - 2 * cross + self.energy[kept]).sum()
 
 
 def vectors(x, lengths):

@@ -173,6 +173,7 @@ Status LayerEncoder::write(const LayerPrices& prices, Bytes body, bool first) no
     row_.flags |= LayerRecord::kOwnPrice;
   }
   row_.flags |= static_cast<std::uint8_t>(result.form << LayerRecord::kFormShift);
+  if (plan_->selection == Selection::nearest) row_.flags |= LayerRecord::kCentred;
   row_.bytes = result.bytes + skip;
   hashed_ = result.hashed;
   price_ = chosen.price;

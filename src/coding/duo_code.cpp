@@ -103,18 +103,20 @@ class DuoCodes {
 
 }  // namespace
 
-DuoCoding duo_coding(std::size_t step, unsigned escape_bits) noexcept {
+DuoCoding duo_coding(std::size_t step, unsigned escape_bits, bool centred) noexcept {
   static const DuoCodes codes;
   const CodingStep& s = kCodingSteps[step];
-  const CodeLengths& table = kCodeLengths[s.table];
-  return {codes.encode(s.table),
-          {codes.decode(s.table, Direction::upward), codes.decode(s.table, Direction::downward)},
-          static_cast<std::uint32_t>(kDecodeBegin[s.table]),
+  const std::size_t number = centred ? s.centred : s.table;
+  const CodeLengths& table = kCodeLengths[number];
+  return {codes.encode(number),
+          {codes.decode(number, Direction::upward), codes.decode(number, Direction::downward)},
+          static_cast<std::uint32_t>(kDecodeBegin[number]),
           table.levels == 1 ? 0u : kLevels - 1,
           table.width,
           table.limit,
           s.raw,
-          escape_bits};
+          escape_bits,
+          centred ? centroid_offset(static_cast<std::uint32_t>(step)) : kDithered};
 }
 
 }  // namespace atomo::coding

@@ -17,6 +17,7 @@
 #include "coding/duo_code_tables.hpp"
 #include "core/bits.hpp"
 #include "core/host_device.hpp"
+#include "math/centroids.hpp"
 
 namespace atomo::coding {
 
@@ -51,6 +52,10 @@ struct DuoCoding {
   std::uint32_t decode_begin;  ///< of both among all tables of their direction
   std::uint32_t level_mask;    ///< 15, or 0 when all levels share a code
   std::uint32_t width, limit, raw, escape_bits;
+  float
+      offset;  ///< of the centroids of a centred layer, in 32nds of a step; kDithered in any other
+
+  [[nodiscard]] bool centred() const noexcept { return offset >= 0; }
 };
 
 /// Entries of `encode`. Cells that are sent as escapes have the escape word; cell 0 is one.
@@ -97,7 +102,8 @@ struct DecodeEntry {
 };
 
 /// `step` indexes kCodingSteps. The tables are built at the first call, into static storage.
-[[nodiscard]] DuoCoding duo_coding(std::size_t step, unsigned escape_bits) noexcept;
+[[nodiscard]] DuoCoding duo_coding(std::size_t step, unsigned escape_bits,
+                                   bool centred = false) noexcept;
 
 /// Longest way to send a pair: its escape or its longest word with raw bits.
 [[nodiscard]] inline unsigned max_duo_bits(std::size_t step, unsigned escape_bits) noexcept {

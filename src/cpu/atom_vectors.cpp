@@ -7,21 +7,23 @@
 namespace atomo::cpu {
 namespace {
 
-ClassCodings class_codings(std::uint64_t length) noexcept {
+ClassCodings class_codings(std::uint64_t length, bool centred) noexcept {
   ClassCodings codings;
   for (std::size_t c = 0; c < kAtomClassCount; ++c)
-    codings[c] = duo_coding(kAtomClasses[c].step, escape_bits(length, kAtomClasses[c].reach));
+    codings[c] =
+        duo_coding(kAtomClasses[c].step, escape_bits(length, kAtomClasses[c].reach), centred);
   return codings;
 }
 
 }  // namespace
 
-SingleVectors::SingleVectors(const AtomLayout& layout, float price, float gain) noexcept
+SingleVectors::SingleVectors(const AtomLayout& layout, float price, bool centred,
+                             float gain) noexcept
     : layout_(layout),
       shape_{layout.length, layout.last, purposes_of(layout.family).pre_round,
              purposes_of(layout.family).dither},
-      codings_(class_codings(layout.length)),
-      last_codings_(class_codings(layout.last)),
+      codings_(class_codings(layout.length, centred)),
+      last_codings_(class_codings(layout.last, centred)),
       range_(range_scale(price)),
       price_(price * range_),
       gain_(gain) {}
@@ -34,7 +36,8 @@ VectorScale SingleVectors::scale(std::size_t, const AtomChoice& choice) const no
   return {range_, content.step * gain_, content.inverse};
 }
 
-PairVectors::PairVectors(const PairLayer& layer, float price, float gain, int exponent) noexcept
+PairVectors::PairVectors(const PairLayer& layer, float price, bool centred, float gain,
+                         int exponent) noexcept
     : frame_(pairs_frame(layer)),
       range_(range_scale(price)),
       root_(std::sqrt(static_cast<double>(layer.view.shorter()))),
@@ -45,8 +48,8 @@ PairVectors::PairVectors(const PairLayer& layer, float price, float gain, int ex
   const float scaled_price = price * range_;
   for (std::size_t c = 0; c < kAtomClassCount; ++c) {
     const PairStep step = pair_step(layer.view, c);
-    codings_[0][c] = duo_coding(step.shorter.step, step.shorter.escape_bits);
-    codings_[1][c] = duo_coding(step.longer.step, step.longer.escape_bits);
+    codings_[0][c] = duo_coding(step.shorter.step, step.shorter.escape_bits, centred);
+    codings_[1][c] = duo_coding(step.longer.step, step.longer.escape_bits, centred);
     steps_[0][c] = step.shorter.size;
     steps_[1][c] = scaled_price * step.longer.size * gain;
   }

@@ -31,9 +31,10 @@ class SingleVectors {
   static constexpr std::size_t kCount = 1;  ///< of an atom
 
   /// Decoding multiplies the steps by `gain`.
-  SingleVectors(const AtomLayout& layout, float price, float gain = 1.0f) noexcept;
+  SingleVectors(const AtomLayout& layout, float price, bool centred, float gain = 1.0f) noexcept;
 
   [[nodiscard]] const AtomLayout& frame() const noexcept { return layout_; }
+  [[nodiscard]] bool centred() const noexcept { return codings_[0].centred(); }
   [[nodiscard]] const VectorShape& shape(std::size_t) const noexcept { return shape_; }
   /// The last atom may be shorter: its escapes are.
   [[nodiscard]] const DuoCoding& coding(std::size_t, std::uint64_t atom,
@@ -57,9 +58,11 @@ class PairVectors {
   static constexpr std::size_t kCount = 2;  ///< of an atom
 
   /// Decoding multiplies the steps of v by `gain`, and needs no exponent.
-  PairVectors(const PairLayer& layer, float price, float gain = 1.0f, int exponent = 0) noexcept;
+  PairVectors(const PairLayer& layer, float price, bool centred, float gain = 1.0f,
+              int exponent = 0) noexcept;
 
   [[nodiscard]] const AtomLayout& frame() const noexcept { return frame_; }
+  [[nodiscard]] bool centred() const noexcept { return codings_[0][0].centred(); }
   [[nodiscard]] const VectorShape& shape(std::size_t vector) const noexcept {
     return shapes_[vector];
   }

@@ -109,7 +109,8 @@ Status decode_atoms(ConstBytes body, const AtomLayout& layout, float price, cons
 struct AtomMessage {
   ConstBytes body;
   float price = 0;
-  float gain = 1;  ///< as DecodeMode's
+  float gain = 1;        ///< as DecodeMode's
+  bool centred = false;  ///< likewise
   Key key;
   Status status = Status::ok;  ///< `add_atoms` leaves a failed one out
 };

@@ -291,7 +291,7 @@ class AtomStream {
   }
   AtomStream(const AtomMessage& message, const AtomLayout& layout, DecodeMode mode, float* y,
              const BodyIndex& index, const MarksReader& marks) noexcept
-      : vectors_(layout, message.price, message.gain),
+      : vectors_(layout, message.price, message.centred, message.gain),
         reader_(message.body, index, vectors_, message.key, {y}, mode),
         marks_(marks) {}
   AtomStream(const AtomStream&) = delete;
@@ -402,7 +402,7 @@ Status decode_atoms(ConstBytes body, const AtomLayout& layout, float price, cons
   MarksReader marks;
   BodyIndex index;
   if (!is_price(price) || !index.open(body, layout, marks)) return Status::corrupt;
-  const SingleVectors vectors(layout, price, mode.gain);
+  const SingleVectors vectors(layout, price, mode.centred, mode.gain);
   const AtomReader reader{body, layout, index, marks, vectors, key, y, mode};
   const bool good = read_stretches(
       index.kept, layout.length, executor,
@@ -436,12 +436,12 @@ void read_atoms(std::span<AtomMessage> messages, const AtomLayout& layout, float
   });
 }
 
-Status decode_pair_factors(ConstBytes body, const PairLayer& layer, float price, float gain,
+Status decode_pair_factors(ConstBytes body, const PairLayer& layer, float price, DecodeMode how,
                            const Key& key, Executor* executor, PairFactors& factors) noexcept {
   MarksReader marks;
   BodyIndex index;
   if (!is_price(price) || !index.open(body, pairs_frame(layer), marks)) return Status::corrupt;
-  const PairVectors vectors(layer, price, gain);
+  const PairVectors vectors(layer, price, how.centred, how.gain);
   const std::uint64_t length = vectors.frame().length;
   factors.kept = index.kept;
   factors.scale = vectors.unscale();

@@ -293,7 +293,8 @@ Status write_atoms(const float* x, AtomPlaces places, const AtomLayout& layout,
   if (out.size() < max_body_bytes(layout)) return Status::buffer_too_small;
   body.kept = atoms.kept;
   body.bytes =
-      write_body(atoms, SingleVectors(layout, atoms.price), {x}, places, key, executor, out);
+      write_body(atoms, SingleVectors(layout, atoms.price, atoms.selection == Selection::nearest),
+                 {x}, places, key, executor, out);
   return Status::ok;
 }
 
@@ -321,9 +322,9 @@ Status encode_pairs(const SingularPairs& pairs, const PairLayer& layer,
   if (!carver.fits()) return Status::workspace_too_small;
   draw_marks(atoms, Philox(key, Purpose::select_pair));
   if (atoms.kept == 0) return Status::ok;
-  bytes =
-      write_body(atoms, PairVectors(layer, price, 1, pairs.exponent),
-                 {pairs.shorter.data(), pairs.longer.data()}, AtomPlaces::own, key, executor, body);
+  bytes = write_body(
+      atoms, PairVectors(layer, price, selection == Selection::nearest, 1, pairs.exponent),
+      {pairs.shorter.data(), pairs.longer.data()}, AtomPlaces::own, key, executor, body);
   return Status::ok;
 }
 

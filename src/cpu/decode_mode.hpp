@@ -10,8 +10,9 @@ namespace atomo::cpu {
 struct DecodeMode {
   bool add = false;  ///< false: y[i] = v, zeros where no atom was kept; true: y[i] = y[i] + (alpha
                      ///< * v), two roundings
-  float alpha = 1.0f;  ///< unused unless `add`
-  float gain = 1.0f;   ///< of the steps: what makes up for atoms that a size cap left out
+  float alpha = 1.0f;    ///< unused unless `add`
+  float gain = 1.0f;     ///< of the steps: what makes up for atoms that a size cap left out
+  bool centred = false;  ///< content has no dither
 };
 
 }  // namespace atomo::cpu

@@ -41,8 +41,8 @@ void DrawDither(const Philox& draws, const std::uint64_t* bases, std::size_t cou
 void quantise_piece(const float* x, const Piece& piece, const VectorScale& scale,
                     const DuoCoding& coding, const Philox& pre_round, const DitherWords* levels,
                     PieceCells& cells) {
-  const TileCoding tile_coding{scale.range, scale.inverse, coding.raw, coding.width,
-                               coding.level_mask};
+  const TileCoding tile_coding{scale.range,  scale.inverse,     coding.raw,
+                               coding.width, coding.level_mask, coding.centred()};
   const std::uint32_t tiles = tiles_of_piece(piece.entries), short_tile = piece.entries % kTile;
   alignas(64) float padded[kTile] = {};
   if (short_tile != 0) spread_tile(x + std::size_t{tiles - 1} * kTile, short_tile, padded);
@@ -50,7 +50,7 @@ void quantise_piece(const float* x, const Piece& piece, const VectorScale& scale
   DrawBlock pre;
   const RoundKeys keys = pre_round.round_keys();
   for (std::uint32_t group = 0; group < tiles; group += 4) {
-    draw_from(pre_round, keys, base + group * 4, pre);
+    if (!coding.centred()) draw_from(pre_round, keys, base + group * 4, pre);
     for (std::uint32_t u = group; u < std::min(tiles, group + 4); ++u) {
       const bool whole = u + 1 < tiles || short_tile == 0;
       const float* const tile = whole ? x + std::size_t{u} * kTile : padded;

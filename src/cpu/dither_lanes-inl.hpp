@@ -21,6 +21,7 @@
 #include <hwy/highway.h>
 
 #include "cpu/dither_kernels.hpp"
+#include "math/centroids.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace atomo::cpu {
@@ -38,6 +39,7 @@ using RoundKeys = std::array<std::uint32_t, 20>;  ///< Philox::round_keys
 struct TileCoding {
   float range, inverse;
   std::uint32_t raw, width, level_mask;
+  bool centred;
 };
 
 /// A piece between its values and its words, a slot a pair: 16 a tile, of which a short tile uses the
@@ -53,6 +55,9 @@ struct TileOutput {
   float step;     ///< of the content, a 32nd
   float unrange;  ///< 1 / range
   float alpha;
+  float offset;  ///< DuoCoding's
+
+  [[nodiscard]] bool centred() const noexcept { return offset >= 0; }
 };
 
 /// A short tile is laid out as a whole one: halves apart, zeros behind each.
@@ -66,6 +71,13 @@ HWY_INLINE void gather_tile(const float* padded, std::uint32_t entries, float* t
   const std::uint32_t half = (entries + 1) / 2;
   std::memcpy(tile, padded, half * sizeof(float));
   std::memcpy(tile + half, padded + kTileDuos, (entries - half) * sizeof(float));
+}
+
+HWY_INLINE float dequantise_one(std::int32_t q, std::uint32_t level, const TileOutput& c) {
+  const float step = c.step * 32.0f;
+  const float v =
+      c.centred() ? centred_value(q, c.offset, step) : dequantise<float>(q, level, step);
+  return v * c.unrange;
 }
 
 #if HWY_TARGET == HWY_SCALAR
@@ -96,10 +108,14 @@ HWY_INLINE void quantise_tile(const float* first, const float* second,
                      half = 1 << (c.width - 1);
   for (std::size_t l = 0; l < kTileDuos; ++l) {
     const std::uint32_t level = (level_word[l] >> level_shift) & 15u;
-    const std::int32_t q0 =
-        quantise<float>(first[l] * c.range, c.inverse, EntryDraw{level, pre[l] & 0xFFFFu});
-    const std::int32_t q1 = quantise<float>(second[l] * c.range, c.inverse,
-                                            EntryDraw{level ^ kMateDither, pre[l] >> 16});
+    const float x0 = first[l] * c.range, x1 = second[l] * c.range;
+    std::int32_t q0, q1;
+    if (c.centred) {
+      q0 = nearest_level(x0, c.inverse), q1 = nearest_level(x1, c.inverse);
+    } else {
+      q0 = quantise<float>(x0, c.inverse, EntryDraw{level, pre[l] & 0xFFFFu});
+      q1 = quantise<float>(x1, c.inverse, EntryDraw{level ^ kMateDither, pre[l] >> 16});
+    }
     const auto i0 = static_cast<std::uint32_t>(((q0 + centre) >> c.raw) + half);
     const auto i1 = static_cast<std::uint32_t>(((q1 + centre) >> c.raw) + half);
     const std::uint32_t cell = ((i0 | i1) >> c.width) != 0 ? 0 : (i0 << c.width) | i1;
@@ -115,8 +131,8 @@ HWY_INLINE void dequantise_tile(const std::int32_t* q0, const std::int32_t* q1,
                                 const TileOutput& c, float* first, float* second) {
   for (std::size_t l = 0; l < kTileDuos; ++l) {
     const std::uint32_t level = (level_word[l] >> level_shift) & 15u;
-    const float v0 = dequantise<float>(q0[l], level, c.step * 32.0f) * c.unrange;
-    const float v1 = dequantise<float>(q1[l], level ^ kMateDither, c.step * 32.0f) * c.unrange;
+    const float v0 = dequantise_one(q0[l], level, c),
+                v1 = dequantise_one(q1[l], level ^ kMateDither, c);
     first[l] = kAdd ? first[l] + (c.alpha * v0) : v0;
     second[l] = kAdd ? second[l] + (c.alpha * v1) : v1;
   }
@@ -213,6 +229,14 @@ HWY_INLINE VI quantise_lane(VF x, VF inverse, VU uniform) {
   return hn::Sub(hn::ConvertTo(I32(), inside), hn::Set(I32(), 1));
 }
 
+/// The nearest integer, ties to even.
+HWY_INLINE VI nearest_lane(VF x, VF inverse) {
+  const F32 d;
+  const VF y = hn::Round(hn::Mul(x, inverse)), bound = hn::Set(d, kLargestLevel);
+  return hn::ConvertTo(I32(), hn::Max(hn::Min(y, bound), hn::Neg(bound)));
+}
+
+/// `pre` is not read in centred layers.
 HWY_INLINE void quantise_tile(const float* first, const float* second,
                               const std::uint32_t* level_word, int level_shift,
                               const std::uint32_t* pre, const TileCoding& c, PieceCells& cells,
@@ -228,13 +252,19 @@ HWY_INLINE void quantise_tile(const float* first, const float* second,
   for (std::size_t l = 0; l < kTileDuos; l += hn::Lanes(d)) {
     const VU level =
         hn::And(hn::ShiftRightSame(hn::Load(d, level_word + l), level_shift), hn::Set(d, 15u));
-    const VU one = hn::Or(hn::ShiftLeft<19>(level), hn::Set(d, 0x3F800004u));
-    const VU word = hn::Load(d, pre + l);
-    const VU u0 = hn::Or(one, hn::ShiftRight<13>(hn::ShiftLeft<16>(word)));
-    const VU u1 = hn::Or(hn::Xor(one, hn::Set(d, kMateDither << 19)),
-                         hn::ShiftLeft<3>(hn::ShiftRight<16>(word)));
-    const VI q0 = quantise_lane(hn::Mul(hn::LoadU(df, first + l), range), inverse, u0);
-    const VI q1 = quantise_lane(hn::Mul(hn::LoadU(df, second + l), range), inverse, u1);
+    const VF x0 = hn::Mul(hn::LoadU(df, first + l), range);
+    const VF x1 = hn::Mul(hn::LoadU(df, second + l), range);
+    VI q0, q1;
+    if (c.centred) {
+      q0 = nearest_lane(x0, inverse), q1 = nearest_lane(x1, inverse);
+    } else {
+      const VU one = hn::Or(hn::ShiftLeft<19>(level), hn::Set(d, 0x3F800004u));
+      const VU word = hn::Load(d, pre + l);
+      const VU u0 = hn::Or(one, hn::ShiftRight<13>(hn::ShiftLeft<16>(word)));
+      const VU u1 = hn::Or(hn::Xor(one, hn::Set(d, kMateDither << 19)),
+                           hn::ShiftLeft<3>(hn::ShiftRight<16>(word)));
+      q0 = quantise_lane(x0, inverse, u0), q1 = quantise_lane(x1, inverse, u1);
+    }
     const VU i0 = hn::BitCast(d, hn::Add(hn::ShiftRightSame(hn::Add(q0, centre), raw), half));
     const VU i1 = hn::BitCast(d, hn::Add(hn::ShiftRightSame(hn::Add(q1, centre), raw), half));
     const auto inside = hn::Eq(hn::And(hn::Or(i0, i1), outside), hn::Zero(d));
@@ -246,6 +276,20 @@ HWY_INLINE void quantise_tile(const float* first, const float* second,
   }
 }
 
+/// The values of 32 q at levels twice which are `twice_level`.
+HWY_INLINE VF values_of(VI n, VI twice_level, const TileOutput& c) {
+  const F32 d;
+  VF v;
+  if (c.centred()) {
+    v = hn::ConvertTo(d, n);
+    const VF offset = hn::Set(d, c.offset);
+    v = hn::Sub(v, hn::Max(hn::Min(v, offset), hn::Neg(offset)));
+  } else {
+    v = hn::ConvertTo(d, hn::Add(hn::Sub(n, twice_level), hn::Set(I32(), 15)));
+  }
+  return hn::Mul(hn::Mul(v, hn::Set(d, c.step)), hn::Set(d, c.unrange));
+}
+
 /// Values of a tile into `first` and `second`, its two halves.
 template <bool kAdd>
 HWY_INLINE void dequantise_tile(const std::int32_t* q0, const std::int32_t* q1,
@@ -254,11 +298,9 @@ HWY_INLINE void dequantise_tile(const std::int32_t* q0, const std::int32_t* q1,
   const I32 di;
   const U32 d;
   const F32 df;
-  const VF step = hn::Set(df, c.step), unrange = hn::Set(df, c.unrange),
-           alpha = hn::Set(df, c.alpha);
+  const VF alpha = hn::Set(df, c.alpha);
   const auto value = [&](VI q, VI level) HWY_ATTR {
-    const VI n = hn::Add(hn::Sub(hn::ShiftLeft<5>(q), hn::ShiftLeft<1>(level)), hn::Set(di, 15));
-    return hn::Mul(hn::Mul(hn::ConvertTo(df, n), step), unrange);
+    return values_of(hn::ShiftLeft<5>(q), hn::ShiftLeft<1>(level), c);
   };
   for (std::size_t l = 0; l < kTileDuos; l += hn::Lanes(d)) {
     const VU shifted = hn::ShiftRightSame(hn::Load(d, level_word + l), level_shift);

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "core/workspace.hpp"
+#include "cpu/decode_mode.hpp"
 #include "cpu/svd.hpp"
 #include "format/pair_body.hpp"
 #include "math/selection.hpp"
@@ -25,8 +26,9 @@ struct PairFactors {
       : shorter(carver.take<float>(layer.count * layer.view.shorter())),
         longer(carver.take<float>(layer.count * layer.view.longer())) {}
 };
-/// Any bytes at all give `ok` or `corrupt`. `gain` multiplies the steps of the second factors.
-Status decode_pair_factors(ConstBytes body, const PairLayer& layer, float price, float gain,
+/// Any bytes at all give `ok` or `corrupt`. `how.gain` multiplies the steps of the second factors; what
+/// it says of an output is not meant.
+Status decode_pair_factors(ConstBytes body, const PairLayer& layer, float price, DecodeMode how,
                            const Key& key, Executor* executor, PairFactors& factors) noexcept;
 /// Walks the index of a body: how many pairs it holds.
 Status inspect_pairs(ConstBytes body, const PairLayer& layer, std::uint64_t& kept) noexcept;

@@ -99,14 +99,17 @@ template <typename Vectors>
 }
 
 /// Pieces whose levels are drawn together, sixteen counters at a time, and which are decoded side
-/// by side.
+/// by side. The levels of centred layers, of which nothing is drawn, are 0.
 template <typename Vectors>
 class PieceBatch {
  public:
   static constexpr std::size_t kDitherGroups = 64;
 
   PieceBatch(const Vectors& vectors, const Key& key) noexcept
-      : draws_(draws_of(vectors, key, &VectorShape::dither)) {}
+      : draws_(draws_of(vectors, key, &VectorShape::dither)), centred_(vectors.centred()) {
+    if (!centred_) return;
+    for (Levels& of : levels_) std::fill_n(of.words, kDitherGroups, DitherWords{});
+  }
 
   [[nodiscard]] bool fits(const AtomPiece& piece) const noexcept {
     return dither_groups_ + dither_groups(piece.piece.entries) <= kDitherGroups;
@@ -122,6 +125,7 @@ class PieceBatch {
     dither_groups_ += groups;
   }
   void draw() noexcept {
+    if (centred_) return;
     for (std::size_t v = 0; v < Vectors::kCount; ++v)
       draw_dither(draws_[v], levels_[v].bases, levels_[v].count, levels_[v].words);
   }
@@ -143,6 +147,7 @@ class PieceBatch {
   };
 
   std::array<Philox, Vectors::kCount> draws_;
+  bool centred_;
   AtomPiece pieces_[kDitherGroups];
   std::array<Levels, Vectors::kCount> levels_;
   std::size_t count_ = 0, dither_groups_ = 0;

@@ -169,13 +169,11 @@ HWY_INLINE void decode_entries(const std::uint16_t* entry, const TileLevels& lev
   const I32 di;
   const F32 df;
   const hn::Rebind<std::uint16_t, U32> narrow;
-  const VF step = hn::Set(df, c.step), unrange = hn::Set(df, c.unrange),
-           alpha = hn::Set(df, c.alpha);
+  const VF alpha = hn::Set(df, c.alpha);
   const VU five = hn::Set(d, 31u << 5);
   const auto value = [&](VU n, VU twice_level) HWY_ATTR {
-    const VI centred = hn::Sub(hn::BitCast(di, n), hn::BitCast(di, twice_level));
-    const VI all = hn::Add(centred, hn::Set(di, 15 - 32 * DecodeEntry::kCentre));
-    return hn::Mul(hn::Mul(hn::ConvertTo(df, all), step), unrange);
+    const VI all = hn::Sub(hn::BitCast(di, n), hn::Set(di, 32 * DecodeEntry::kCentre));
+    return values_of(all, hn::BitCast(di, twice_level), c);
   };
   for (std::size_t l = 0; l < kTileDuos; l += hn::Lanes(d)) {
     const VU e = hn::PromoteTo(d, hn::LoadU(narrow, entry + l));
@@ -220,7 +218,7 @@ struct EntryTiles {
       const std::uint32_t l = apart->place % kTileDuos;
       const std::uint32_t level = levels.word[l] >> levels.shift & 15u;
       const auto put_one = [&](std::uint32_t i, std::int32_t q, std::uint32_t j) {
-        const float v = dequantise<float>(q, j, output.step * 32.0f) * output.unrange;
+        const float v = dequantise_one(q, j, output);
         y[i] = kAdd ? old[i] + (output.alpha * v) : v;
       };
       put_one(l, apart->pair.q0, level);
@@ -243,8 +241,9 @@ struct IntegerTiles {
 };
 
 template <bool kAdd, typename Tiles>
-HWY_INLINE void put_tiles(Tiles read, const StrandPiece& piece, float alpha) {
-  const TileOutput output{piece.scale.step * 0.03125f, 1.0f / piece.scale.range, alpha};
+HWY_INLINE void put_tiles(Tiles read, const StrandPiece& piece, DecodeMode mode) {
+  const TileOutput output{piece.scale.step * 0.03125f, 1.0f / piece.scale.range, mode.alpha,
+                          piece.coding->offset};
   const std::uint32_t tiles = tiles_of_piece(piece.entries), short_tile = piece.entries % kTile;
   alignas(64) float padded[kTile] = {};
   for (std::uint32_t u = 0; u < tiles; ++u) {
@@ -261,9 +260,9 @@ HWY_INLINE void put_tiles(Tiles read, const StrandPiece& piece, float alpha) {
 template <typename Tiles>
 void put_values(const Tiles& read, const StrandPiece& piece, DecodeMode mode) {
   if (mode.add) {
-    put_tiles<true>(read, piece, mode.alpha);
+    put_tiles<true>(read, piece, mode);
   } else {
-    put_tiles<false>(read, piece, mode.alpha);
+    put_tiles<false>(read, piece, mode);
   }
 }
 

@@ -7,6 +7,7 @@
 #include "cuda/atoms_decode.cuh"
 #include "cuda/duo_code.cuh"
 #include "format/atom_body.hpp"
+#include "math/centroids.hpp"
 
 namespace atomo::cuda::atoms {
 
@@ -31,6 +32,7 @@ struct AtomContent {
   const std::uint64_t* kept;
   float scaled;   ///< price * range
   float unrange;  ///< what values are multiplied by
+  bool centred;   ///< content has no dither
 };
 
 /// The content of a job's body, which stands.
@@ -45,7 +47,8 @@ __device__ inline AtomContent content_of(const Frame& frame, const DecodePlan& p
           frame(plan.bodies.states)[number],
           frame(plan.bodies.kept) + body_job.first_kept,
           price * range,
-          job.has_pairs() ? 1.0f : 1.0f / range};
+          job.has_pairs() ? 1.0f : 1.0f / range,
+          (frame.layer(job.layer).flags & format::LayerRecord::kCentred) != 0};
 }
 
 /// A vector of an atom of a class.
@@ -56,11 +59,16 @@ __device__ inline LaneVector vector_of(const AtomContent& c, std::uint64_t atom,
   const AtomVector& vector = vectors.of[v];
   own.atom = atom;
   own.entries = vectors.length_of(v, own.atom);
-  own.coding = device_step(vector.step[atom_class]);
+  own.coding = device_step(vector.step[atom_class], c.centred);
   own.escape_bits = vector.escape_bits[vectors.is_last(own.atom) ? 1 : 0][atom_class];
   const float size = vector.size[atom_class];
   own.step = vectors.priced(v) ? (c.scaled * size) * c.state.gain : size;
   return own;
+}
+
+/// DuoCoding::offset of such a vector.
+__device__ inline float offset_of(const AtomContent& c, std::uint32_t atom_class, std::uint32_t v) {
+  return c.centred ? math::centroid_offset(c.job.vectors.of[v].step[atom_class]) : math::kDithered;
 }
 
 /// A vector of the kept atom of that rank, or none.

@@ -49,6 +49,7 @@ struct alignas(16) DrawnDuos {
   std::uint32_t draw[kLaneDuos];
   float step, unrange;
   std::uint32_t swaps;  ///< bit of the level that exchanges the numbers
+  float offset;         ///< of centroids, DuoCoding's
 };
 struct WarpLevels {
   DrawnDuos of[kDrawn][kDecodedTogether][kCalls];
@@ -204,10 +205,18 @@ struct LaneMessage {
       }
     }
     float v0[kLaneDuos], v1[kLaneDuos];
+    if (drawn.offset >= 0) {  // of all lanes alike
 #pragma unroll
-    for (unsigned k = 0; k < kLaneDuos; ++k) {
-      v0[k] = math::dequantise<float>(q0[k], level[k], drawn.step);
-      v1[k] = math::dequantise<float>(q1[k], level[k] ^ math::kMateDither, drawn.step);
+      for (unsigned k = 0; k < kLaneDuos; ++k) {
+        v0[k] = math::centred_value(q0[k], drawn.offset, drawn.step);
+        v1[k] = math::centred_value(q1[k], drawn.offset, drawn.step);
+      }
+    } else {
+#pragma unroll
+      for (unsigned k = 0; k < kLaneDuos; ++k) {
+        v0[k] = math::dequantise<float>(q0[k], level[k], drawn.step);
+        v1[k] = math::dequantise<float>(q1[k], level[k] ^ math::kMateDither, drawn.step);
+      }
     }
     if (drawn.unrange != 1.0f) {  // of all lanes alike
 #pragma unroll
@@ -237,12 +246,15 @@ __device__ bool draw_levels(const Frames& frames, const DecodePlan& plan, std::u
   if (kept == 0) return false;
   const AtomContent content = content_of(frame, plan, number);
   const LaneVector v = vector_of(content, place.atom, kept - 1, 0);
-  const PhiloxWords words = Philox(frame.key(content.job.layer), vector.dither)(
-      4 * vector.level_base(place.atom, place.part * coding::kDitherTiles) + call);
+  PhiloxWords words{};
+  if (!content.centred)
+    words = Philox(frame.key(content.job.layer), vector.dither)(
+        4 * vector.level_base(place.atom, place.part * coding::kDitherTiles) + call);
   auto& to = levels.of[drawn][slot];
   for (unsigned w = 0; w < 4; ++w) to[w].draw[call] = words[w];
   to[call].step = v.step, to[call].unrange = content.unrange;
   to[call].swaps = 8u & (v.coding.level_mask + 1u);
+  to[call].offset = offset_of(content, kept - 1, 0);
   return true;
 }
 

@@ -8,7 +8,7 @@
 /// neighbours on a strand, so a lane's bits are one stretch, placed by a scan over lanes, of both
 /// strands at once. Words with nothing behind them, those of most lanes, are joined in a shorter way.
 /// Bits meet in shared memory, each strand from its end of a buffer; joined, the strands go to the
-/// group's slot (strands.cuh).
+/// group's slot (strands.cuh). In a centred layer nothing is drawn.
 ///
 /// Traffic an entry of a vector: 4 bytes read (2 of a half), once, of kept atoms alone; its bits
 /// written once.
@@ -24,6 +24,7 @@
 #include "cuda/duo_code.cuh"
 #include "cuda/strands.cuh"
 #include "format/atom_body.hpp"
+#include "math/centroids.hpp"
 #include "math/dither.hpp"
 
 namespace atomo::cuda::atoms {
@@ -157,16 +158,23 @@ __device__ void code_duos(const Entries& x, const Job& job, const Quad& quad, fl
                  static_cast<std::uint32_t>(left < kTile ? left : kTile), k, x0, x1);
   const float inverse = vectors.priced(quad.vector) ? quad.atom.inverse : job.first_inverse[c];
   const unsigned escape = vector.escape_bits[vectors.is_last(quad.atom.atom) ? 1 : 0][c];
-  const DeviceStep step = device_step(vector.step[c]);
+  const bool centred = job.selection == Selection::nearest;
+  const DeviceStep step = device_step(vector.step[c], centred);
   const unsigned shift = 4 * ((quad.tile + u) % kDitherTiles);
   std::int32_t q0[4], q1[4];
   std::uint32_t entry[4], escapes = 0;
 #pragma unroll
   for (std::uint32_t i = 0; i < 4; ++i) {
-    const std::uint32_t level = levels[4 * k + i] >> shift & 15u;
-    const std::uint32_t word = pre[u * kTileDuos + 4 * k + i];
-    q0[i] = quantise<float>(x0[i] * range, inverse, EntryDraw{level, word & 0xFFFFu});
-    q1[i] = quantise<float>(x1[i] * range, inverse, EntryDraw{level ^ kMateDither, word >> 16});
+    std::uint32_t level = 0;
+    if (centred) {
+      q0[i] = nearest_level(x0[i] * range, inverse);
+      q1[i] = nearest_level(x1[i] * range, inverse);
+    } else {
+      level = levels[4 * k + i] >> shift & 15u;
+      const std::uint32_t word = pre[u * kTileDuos + 4 * k + i];
+      q0[i] = quantise<float>(x0[i] * range, inverse, EntryDraw{level, word & 0xFFFFu});
+      q1[i] = quantise<float>(x1[i] * range, inverse, EntryDraw{level ^ kMateDither, word >> 16});
+    }
     const std::uint32_t coded = encode_entry(step, level, q0[i], q1[i]);
     entry[i] = i < count ? coded : 0u;  // of pairs that are not there no bits
     escapes |= entry[i] & kEscapeBit;
@@ -205,13 +213,14 @@ __global__ void write_content(Frame frame, Plan plan, std::uint32_t warp_bytes) 
   Strands strands(reinterpret_cast<std::uint32_t*>(own + sizeof memory),
                   strand_words(job.slot_words));
   const std::uint32_t half = lane() / kTileDuos;
+  const bool draws = job.selection != Selection::nearest;
   for (std::uint32_t first = 0; first < group.quads; first += kQuads) {
-    draw_dither(group, first, memory);
+    if (draws) draw_dither(group, first, memory);
     const std::uint32_t end = first + kQuads < group.quads ? first + kQuads : group.quads;
     for (std::uint32_t two = first; two < end; two += 2) {
       const bool there = two + half < end;
       const Quad quad = quad_of(group, there ? two + half : two);
-      if (there) draw_pre_rounding(group, quad, memory);
+      if (there && draws) draw_pre_rounding(group, quad, memory);
       __syncwarp();
       DuoBits bits[4] = {};
       const bool upward = lane() / 4 % kQuadTiles < quad.upward;

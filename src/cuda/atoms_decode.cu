@@ -4,7 +4,7 @@
 /// The mathematics. A pair (q0, q1) of the content at level j stands for the values
 ///     v = f32(32 q - 2 j + 15) * (step / 32),  step = (price * delta[class]) * gain,
 /// j and j xor 8 (FORMAT.md, "AtomContent"); then v * (1 / range), where tiny and huge prices were
-/// scaled. y becomes v, or y + (alpha * v). The vectors of pairs are v as it is: the step of a first
+/// scaled. In a centred layer there are no levels, and v is centred_value's (centroids.hpp). y becomes v, or y + (alpha * v). The vectors of pairs are v as it is: the step of a first
 /// one is its class's, and the sums of products are scaled in place of the second.
 ///
 /// Mapping. Words have no ends that can be seen, and the code of a pair depends on its number, so a
@@ -54,13 +54,14 @@ struct BlockTiles {
 };
 
 /// A tile as one lane reads it.
+template <bool kCentred>
 struct LaneTile {
   const LaneVector& of;
   const WordTable& table;
-  std::uint64_t level;  ///< a nibble a pair
+  std::uint64_t level;  ///< a nibble a pair, 0 where there are none
   float unrange;
   std::uint32_t half;  ///< its pairs
-  float* value;
+  float* value;        ///< behind them the offset of the vector's centroids
 
   __device__ void read(StrandStream& strand) {
     for (std::uint32_t l = 0; l < half;) {
@@ -89,9 +90,14 @@ struct LaneTile {
     float v0[kLaneDuos], v1[kLaneDuos];
 #pragma unroll
     for (unsigned k = 0; k < kLaneDuos; ++k) {
-      const std::uint32_t j = duos.level(k);
-      v0[k] = math::dequantise<float>(q0[k], j, of.step) * unrange;
-      v1[k] = math::dequantise<float>(q1[k], j ^ math::kMateDither, of.step) * unrange;
+      if constexpr (kCentred) {
+        v0[k] = math::centred_value(q0[k], value[kTile], of.step) * unrange;
+        v1[k] = math::centred_value(q1[k], value[kTile], of.step) * unrange;
+      } else {
+        const std::uint32_t j = duos.level(k);
+        v0[k] = math::dequantise<float>(q0[k], j, of.step) * unrange;
+        v1[k] = math::dequantise<float>(q1[k], j ^ math::kMateDither, of.step) * unrange;
+      }
     }
     if (duos.count == kLaneDuos && half == kTileDuos && l % kLaneDuos == 0) {
       *reinterpret_cast<float4*>(value + l) = make_float4(v0[0], v0[1], v0[2], v0[3]);
@@ -165,12 +171,13 @@ __device__ void read_tile(const AtomContent& c, const LaneVector& vector, const 
                           Tiles& tiles) {
   float* const value = tiles.value[lane()];
   const AtomVector& of = c.job.vectors.of[walk.vector];
-  const std::uint32_t in_draw = walk.tile % coding::kDitherTiles;
-  if (walk.begins || in_draw == 0)
-    draw_levels(Philox(c.frame.key(c.job.layer), of.dither), of.level_base(vector.atom, walk.tile),
-                tiles.level);
-  LaneTile own{vector, table, tiles.level[in_draw][lane()], c.unrange, (entries + 1) / 2, value};
-  own.read(strand);
+  const std::uint32_t half = (entries + 1) / 2;
+  const std::uint64_t level = levels_of(c, of, vector.atom, walk, tiles.level);
+  if (c.centred) {
+    LaneTile<true>{vector, table, level, c.unrange, half, value}.read(strand);
+  } else {
+    LaneTile<false>{vector, table, level, c.unrange, half, value}.read(strand);
+  }
   // The vectors of pairs end with zeros.
 #pragma unroll 1
   for (std::uint32_t i = entries; i < kTile; ++i) value[i] = 0;
@@ -204,6 +211,8 @@ __device__ bool decode_groups(const AtomContent& c, const BodyBytes& body, const
     if (walk.left != 0) {
       if (walk.begins) {
         vector = load_vector(c, walk.rank, walk.vector);
+        tiles.value[lane()][kTile] =
+            offset_of(c, static_cast<std::uint32_t>(c.kept[walk.rank] >> kClassShift), walk.vector);
         table = WordTable(vector.coding, block.words);
         to = output_of(c, vector, walk, into_call, slot);
       }
@@ -273,8 +282,9 @@ __device__ void fill_unit(const Frame& frame, const DecodePlan& plan, std::uint6
 }
 
 /// Of several messages, `first` and those that follow, layers that are decoded together are done.
-__global__ void decode_and_fill(const Frames frames, const DecodePlan plan, const DecodeInto into,
-                                const std::uint32_t first) {
+__global__ void __launch_bounds__(kContentWarps* kLanes)
+    decode_and_fill(const Frames frames, const DecodePlan plan, const DecodeInto into,
+                    const std::uint32_t first) {
   const Frame frame = frames[first + blockIdx.y];
   const std::uint64_t unit = warp_in_grid();
   auto& block = shared<BlockTiles>();

@@ -284,6 +284,7 @@ __global__ void __launch_bounds__(kLongScanThreads) sum_lengths(Frame frame, Pla
   layer.flags |= job.form << LayerRecord::kFormShift;
   if (state.own) layer.flags |= LayerRecord::kOwnPrice;
   if (thinning != 0) layer.flags |= LayerRecord::kThinned;
+  if (job.selection == Selection::nearest) layer.flags |= LayerRecord::kCentred;
 }
 
 }  // namespace

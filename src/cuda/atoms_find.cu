@@ -113,11 +113,8 @@ __device__ bool find_strands(const AtomContent& c, const BodyBytes& body, const 
     if (from < vector.entries) {
       const std::uint64_t behind = vector.entries - from;
       const auto entries = static_cast<std::uint32_t>(behind < kTile ? behind : kTile);
-      const std::uint32_t in_draw = walk.tile % coding::kDitherTiles;
-      if (walk.begins || in_draw == 0)
-        draw_levels(Philox(c.frame.key(c.job.layer), of.dither),
-                    of.level_base(vector.atom, walk.tile), warp.level);
-      TileWords tile{vector, table, warp.level[in_draw][lane()], (entries + 1) / 2, row};
+      TileWords tile{vector, table, levels_of(c, of, vector.atom, walk, warp.level),
+                     (entries + 1) / 2, row};
       tile.read(strand);
       store_words(row, tile.half, words + std::uint64_t{walk.tile} * kTileDuos);
       if (tile.places != 0)

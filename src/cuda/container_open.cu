@@ -154,7 +154,8 @@ __device__ Status check_layer(const Frame& frame, ConstBytes message, const Head
     if (!format::is_own_price(layer.price)) return Status::corrupt;
   }
   if (row.form() == format::kGridForm) {
-    if (is_set(row, LayerRecord::kThinned)) return Status::corrupt;
+    if (is_set(row, LayerRecord::kThinned) || is_set(row, LayerRecord::kCentred))
+      return Status::corrupt;
     layer.price *= format::kGridStepOfPrice;
   }
   layer.body_at += own;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The duo code on the device (duo_code.hpp): its words as constants that the compiler makes from
-/// the committed lengths, 114 KiB to encode, 320 KiB to decode. A file that only encodes, or only
+/// the committed lengths, 125 KiB to encode, 354 KiB to decode. A file that only encodes, or only
 /// decodes, carries the one it uses.
 ///
 /// Only the eight levels that the format gives are kept; the code of level j + 8 is that of level j
@@ -115,16 +115,18 @@ struct DeviceStep {
   std::uint8_t width = 0, limit = 0, raw = 0;
   std::uint8_t level_mask = 0;  ///< 7, or 0 when all levels share a code
 };
+inline constexpr std::size_t kCodingStepCount = std::size(coding::kCodingSteps);
 struct DeviceSteps {
-  DeviceStep step[std::size(coding::kCodingSteps)];
+  DeviceStep step[2 * kCodingStepCount];  ///< those of centred layers behind the others
 };
 [[nodiscard]] constexpr DeviceSteps device_steps() {
   DeviceSteps steps;
-  for (std::size_t i = 0; i < std::size(coding::kCodingSteps); ++i) {
-    const coding::CodingStep& s = coding::kCodingSteps[i];
-    const coding::CodeLengths& table = coding::kCodeLengths[s.table];
-    steps.step[i] = {word_places().encode[s.table],
-                     word_places().decode[s.table],
+  for (std::size_t i = 0; i < 2 * kCodingStepCount; ++i) {
+    const coding::CodingStep& s = coding::kCodingSteps[i % kCodingStepCount];
+    const std::size_t number = i < kCodingStepCount ? s.table : s.centred;
+    const coding::CodeLengths& table = coding::kCodeLengths[number];
+    steps.step[i] = {word_places().encode[number],
+                     word_places().decode[number],
                      table.width,
                      table.limit,
                      s.raw,
@@ -143,9 +145,9 @@ __device__ inline const std::uint16_t* decode_table() {
   return kWords.entry;
 }
 /// The ladder, in place of kCodingSteps.
-__device__ inline const DeviceStep& device_step(std::uint32_t i) {
+__device__ inline const DeviceStep& device_step(std::uint32_t i, bool centred) {
   static constexpr DeviceSteps kSteps = device_steps();
-  return kSteps.step[i];
+  return kSteps.step[i + (centred ? kCodingStepCount : 0)];
 }
 /// Bits in the order of the stream, the first the highest of `count`.
 struct DuoBits {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// The words of the coarse tables as a block has them in shared memory: those of up to 1.8 bits an entry, 15
+/// The words of the coarse tables of dithered content as a block has them in shared memory: those of up to 1.8 bits an entry, 15
 /// KiB in all.
 ///
 /// The code is canonical, so long words have the highest bits. Of the next nine bits the first six do where
@@ -28,7 +28,9 @@ inline constexpr unsigned kShortLevels = 8;
          coding::kCodeLengths[count].levels == kShortLevels)
     ++count;
   for (std::uint32_t t = count; t < kCodeTables; ++t) {
-    if (coding::kCodeLengths[t].limit <= kShortLimit) throw "a short table behind a longer one";
+    const coding::CodeLengths& table = coding::kCodeLengths[t];
+    if (table.limit <= kShortLimit && table.levels == kShortLevels)
+      throw "a short table behind a longer one";
   }
   return count;
 }
@@ -77,7 +79,7 @@ struct WordTable {
 
   WordTable() = default;
   __device__ WordTable(const DeviceStep& step, const ShortWords& words) {
-    const bool is_short = step.limit == kShortLimit;
+    const bool is_short = step.limit == kShortLimit && step.level_mask != 0;
     const std::uint32_t table = step.decode / (kShortLevels << kShortLimit);
     entries =
         is_short ? words.entry + table * kShortLevels * kShortPlaces : decode_table() + step.decode;

@@ -113,6 +113,18 @@ __device__ inline void draw_levels(const Philox& draws, std::uint64_t base, Lane
     levels[u][lane()] = std::uint64_t{word[coding::kDitherTiles + u]} << 32 | word[u];
 }
 
+/// Those of the lane's tile, a nibble a pair; 0 in a centred layer, for which nothing is drawn.
+__device__ inline std::uint64_t levels_of(const AtomContent& c, const AtomVector& of,
+                                          std::uint64_t atom, const StrandWalk& walk,
+                                          LaneLevels& levels) {
+  if (c.centred) return 0;
+  const std::uint32_t in_draw = walk.tile % coding::kDitherTiles;
+  if (walk.begins || in_draw == 0)
+    draw_levels(Philox(c.frame.key(c.job.layer), of.dither), of.level_base(atom, walk.tile),
+                levels);
+  return levels[in_draw][lane()];
+}
+
 /// Pairs as they are looked up behind one another: as many as there are and the window has, one at least.
 struct LaneDuos {
   std::uint64_t window;

@@ -193,7 +193,8 @@ ATOMO_HD inline LayerRecord read_record(const std::byte* message, std::size_t la
   if (row.bytes == 0)
     return (row.flags & ~LayerRecord::kNonFinite) != 0 ? Status::corrupt : Status::ok;
   const RecordSays says = rules_of(method).row;
-  if (says == RecordSays::plain && (row.flags & LayerRecord::kThinned) != 0) return Status::corrupt;
+  constexpr std::uint8_t kOfAtoms = LayerRecord::kThinned | LayerRecord::kCentred;
+  if (says == RecordSays::plain && (row.flags & kOfAtoms) != 0) return Status::corrupt;
   return row.form() != 0 && says != RecordSays::forms ? Status::corrupt : Status::ok;
 }
 

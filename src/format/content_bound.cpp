@@ -19,13 +19,23 @@ namespace {
 constexpr std::size_t kSteps = std::size(kCodingSteps);
 constexpr unsigned kLengths = 16;  // of words: 0, for the cells that are escaped, to 15
 
-/// Least squared size, in steps, of an entry that becomes one of `from` .. `to` at a level. What is
-/// added before rounding down is from level / 16 to (level + 1) / 16; the margins are for
+/// What is added to an entry before it is rounded down: from `least` to `most`.
+struct Draw {
+  double least, most;
+
+  static Draw of(std::uint32_t level) noexcept {
+    const double least = static_cast<double>(level) / 16;
+    return {least, least + 1.0 / 16};
+  }
+};
+/// Of centred content.
+constexpr Draw kNoDraw{0.5, 0.5};
+
+/// Least squared size, in steps, of an entry that becomes one of `from` .. `to`; the margins are for
 /// roundings.
-double least_energy(std::int32_t from, std::int32_t to, std::uint32_t level) noexcept {
-  const double draw = static_cast<double>(level) / 16;
-  const double size = from > 0 ? from * (1 - 0x1p-20) - draw - 1.0 / 16
-                      : to < 0 ? -to * (1 - 0x1p-20) - 1 + draw
+double least_energy(std::int32_t from, std::int32_t to, const Draw& draw) noexcept {
+  const double size = from > 0 ? from * (1 - 0x1p-20) - draw.most
+                      : to < 0 ? -to * (1 - 0x1p-20) - 1 + draw.least
                                : 0;
   const double least = std::max(size - 0x1p-6, 0.0);
   return least * least;
@@ -38,20 +48,24 @@ struct WordEnergies {
   explicit WordEnergies(std::size_t step) noexcept {
     of_length.fill(std::numeric_limits<double>::infinity());
     const DuoCoding coding = duo_coding(step, kMaxEscapeBits);
-    const std::int32_t half = 1 << (coding.width - 1);
-    for (std::uint32_t level = 0; level < 16; ++level) {
-      // One cell beyond the table on each side stands for all that are.
-      for (std::int32_t h0 = -half - 1; h0 <= half; ++h0) {
-        for (std::int32_t h1 = -half - 1; h1 <= half; ++h1) add(coding, level, h0, h1);
-      }
-    }
+    for (std::uint32_t level = 0; level < 16; ++level)
+      add(coding, level, Draw::of(level), Draw::of(level ^ kMateDither));
+    add(duo_coding(step, kMaxEscapeBits, true), 0, kNoDraw, kNoDraw);
   }
 
  private:
-  void add(const DuoCoding& coding, std::uint32_t level, std::int32_t h0,
-           std::int32_t h1) noexcept {
+  /// One cell beyond the table on each side stands for all that are.
+  void add(const DuoCoding& coding, std::uint32_t level, const Draw& first,
+           const Draw& second) noexcept {
+    const std::int32_t half = 1 << (coding.width - 1);
+    for (std::int32_t h0 = -half - 1; h0 <= half; ++h0) {
+      for (std::int32_t h1 = -half - 1; h1 <= half; ++h1) add(coding, level, h0, h1, first, second);
+    }
+  }
+  void add(const DuoCoding& coding, std::uint32_t level, std::int32_t h0, std::int32_t h1,
+           const Draw& first, const Draw& second) noexcept {
     const std::int32_t half = 1 << (coding.width - 1), width = 1 << coding.raw;
-    const auto energy = [&](std::int32_t h, std::uint32_t of) {
+    const auto energy = [&](std::int32_t h, const Draw& of) {
       const std::int32_t from = h * width - width / 2;
       return least_energy(from, from + width - 1, of);
     };
@@ -62,8 +76,7 @@ struct WordEnergies {
           coding.encode[((level & coding.level_mask) << (2 * coding.width)) | cell];
       length = (entry & EncodeEntry::kEscape) != 0 ? 0 : EncodeEntry::length(entry);
     }
-    of_length[length] =
-        std::min(of_length[length], energy(h0, level) + energy(h1, level ^ kMateDither));
+    of_length[length] = std::min(of_length[length], energy(h0, first) + energy(h1, second));
   }
 };
 

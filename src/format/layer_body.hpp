@@ -18,6 +18,10 @@ struct LayerBody {
   [[nodiscard]] bool is_thinned() const noexcept {
     return (row.flags & LayerRecord::kThinned) != 0;
   }
+  /// Content stands for the centroids of its levels.
+  [[nodiscard]] bool is_centred() const noexcept {
+    return (row.flags & LayerRecord::kCentred) != 0;
+  }
 };
 
 }  // namespace atomo::format

@@ -19,7 +19,7 @@ inline constexpr std::size_t kPriceBytes = sizeof(float);  ///< of a price in fr
 /// One layer's row: u16 kind, u8 flags, u40 bytes of the body before padding.
 struct LayerRecord {
   static constexpr std::uint8_t kNonFinite = 1, kLossless = 2, kOwnPrice = 4, kThinned = 8,
-                                kAllFlags = 0x3F;
+                                kCentred = 0x40, kAllFlags = 0x7F;
   /// Bits 4 and 5: which of several forms the body has, where its method knows several.
   static constexpr unsigned kFormShift = 4;
   std::uint16_t kind = 0;

@@ -47,7 +47,7 @@ enum class Selection : std::uint8_t {
   nearest,  ///< those that lower the error by more than their bits cost, without a draw
 };
 /// Without draws the atoms of this class and above are kept, whose rms is at least 1.5 times the price:
-/// about where what an atom takes off the error, r^2 less the noise of its class, is worth its bits.
+/// about where what an atom takes off the error is worth its bits (docs/specs.md, "Without draws").
 inline constexpr int kNearestClass = 2;
 /// The ratio of rms and price from which on an atom is certain to be kept.
 [[nodiscard]] ATOMO_HD constexpr double least_certain_ratio(Selection selection) noexcept {

@@ -365,6 +365,7 @@ TEST(Arithmetic, WhatDoesNotBelongTogetherIsRefused) {
   Buffer flagged = message;
   for (const auto& [flag, status] :
        {std::pair{format::LayerRecord::kThinned, Status::corrupt},
+        std::pair{format::LayerRecord::kCentred, Status::corrupt},
         std::pair{format::LayerRecord::kLossless, Status::unsupported}}) {
     flagged[66] = message[66] | static_cast<std::byte>(flag);
     ContainerInfo info;

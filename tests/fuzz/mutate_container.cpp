@@ -199,7 +199,7 @@ void mutate_parts(Parts& parts, std::size_t most, const AnyMutation& any, Draw& 
   if (layers == 0 || what == 0) {
     any(parts.header, kHeaderBytes);
   } else if (what == 1) {
-    parts.rows[i].flags ^= static_cast<std::uint8_t>(1u << draw() % 6);
+    parts.rows[i].flags ^= static_cast<std::uint8_t>(1u << draw() % 7);
   } else if (what == 2) {
     if (Buffer* kind = parts.kind_of(i); kind != nullptr) mutate_kind(*kind, any, draw);
   } else if (what == 3 && layers < kMostParts) {  // a layer twice, or no longer

@@ -274,12 +274,16 @@ void add_sketches(List& list) {
 
 /// The form is in bits 4 and 5 of byte 66.
 void add_forms(List& list) {
-  constexpr unsigned kRowsForm = 1 << 4, kGridForm = 3 << 4, kThinned = 8;
+  constexpr unsigned kRowsForm = 1 << 4, kGridForm = 3 << 4, kThinned = 8, kCentred = 1 << 6;
   const char* const automatic = "atomo:bits=4,atoms=auto";
   list.add_head("corrupt-form_of_another_method", "identity",
                 [](Buffer& h) { put_byte(h, 66, kRowsForm); });
   list.add_head("corrupt-form_of_atoms", "atomo:bits=4,atoms=rows",
                 [](Buffer& h) { put_byte(h, 66, kRowsForm); });
+  list.add_head("corrupt-centred_identity", "identity",
+                [](Buffer& h) { put_byte(h, 66, kCentred); });
+  list.add_head("corrupt-centred_coordinates", "atomo:bits=2,atoms=coordinate",
+                [](Buffer& h) { put_byte(h, 66, kCentred); });
   list.add_head("corrupt-automatic_without_its_rank", automatic,
                 [](Buffer& h) { put_byte(h, 74, 0); });
   list.add_head("corrupt-automatic_of_too_large_a_rank", automatic,
@@ -291,6 +295,8 @@ void add_forms(List& list) {
   list.add("corrupt-form_without_a_body", zeros.joined());
   put_byte(zeros.head, 66, kThinned);
   list.add("corrupt-thinned_without_a_body", zeros.joined());
+  put_byte(zeros.head, 66, kCentred);
+  list.add("corrupt-centred_without_a_body", zeros.joined());
   put_byte(zeros.head, 66, 4);
   list.add("corrupt-own_price_without_a_body", zeros.joined());
   put_byte(zeros.head, 66, 2);
@@ -303,6 +309,8 @@ void add_forms(List& list) {
   put(grid.head, 40, 2e38f);
   list.add("corrupt-automatic_grid_step", grid.joined());
   put(grid.head, 40, 1.0f);
+  put_byte(grid.head, 66, kGridForm | kCentred);
+  list.add("corrupt-automatic_centred_coordinates", grid.joined());
   put_byte(grid.head, 66, kGridForm | kThinned);
   grid.body.insert(grid.body.begin(), {std::byte{1}, std::byte{1}, std::byte{0}, std::byte{0}});
   list.add("corrupt-automatic_thinned_coordinates", grid.joined());

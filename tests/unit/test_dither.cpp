@@ -8,7 +8,11 @@
 
 #include <cmath>
 #include <functional>
+#include <utility>
+#include <vector>
 
+#include "coding/duo_code_tables.hpp"
+#include "math/centroids.hpp"
 #include "math/selection.hpp"
 
 namespace atomo::detail {
@@ -173,6 +177,78 @@ TEST(Dither, LevelsAreKeptInsideAnInteger) {
   for (const float x : {3e38f, -3e38f, INFINITY, -INFINITY, NAN}) {
     const std::int32_t q = quantise<float>(x, 1e10f, EntryDraw{3, 4});
     EXPECT_LT(std::abs(q), 1 << 25);
+  }
+}
+
+/// Squared error of an entry of y steps in a centred layer.
+double centred_error(double y, float offset) {
+  const std::int32_t q = nearest_level(static_cast<float>(y), 1.0f);
+  return std::pow(static_cast<double>(centred_value(q, offset, 1.0f)) - y, 2);
+}
+
+TEST(Centroids, StandForTheNearestInteger) {
+  for (const auto& [x, q] : {std::pair{0.5f, 0},
+                             {1.5f, 2},
+                             {-0.5f, 0},
+                             {-1.5f, -2},
+                             {0.501f, 1},
+                             {-2.51f, -3},
+                             {3e8f, 33554430},
+                             {-3e8f, -33554430}})
+    EXPECT_EQ(nearest_level(x, 1.0f), q) << x;
+  EXPECT_EQ(nearest_level(3.0f, 0.5f), 2);
+  EXPECT_EQ(centred_value(0, 6, 4.0f), 0.0f);
+  EXPECT_EQ(centred_value(3, 6, 4.0f), 4.0f * (3 - 6.0f / 32));
+  EXPECT_EQ(centred_value(-33554430, 0, 0.5f), -16777215.0f);
+}
+
+TEST(Centroids, AreOddAndInOrder) {
+  for (std::uint32_t step = 0; step < std::size(kCodingSteps); ++step) {
+    const float offset = centroid_offset(step);
+    EXPECT_GE(offset, 0);
+    for (int q = 1; q < 200; ++q) {
+      EXPECT_EQ(centred_value(-q, offset, 3.0f), -centred_value(q, offset, 3.0f));
+      EXPECT_LE(centred_value(q, offset, 3.0f), 3.0f * static_cast<float>(q));
+      EXPECT_GT(centred_value(q, offset, 3.0f), centred_value(q - 1, offset, 3.0f)) << step;
+    }
+  }
+}
+
+/// The error of an entry is below half a step and the offset, and never above the entry itself.
+TEST(Centroids, AddNothingToAnEntry) {
+  for (std::uint32_t step = 0; step < std::size(kCodingSteps); ++step) {
+    const float offset = centroid_offset(step);
+    const double most = 0.5 + static_cast<double>(offset) / 32;
+    for (int i = 0; i < 8192; ++i) {
+      const double y = i / 512.0, error = centred_error(y, offset);
+      EXPECT_LE(error, y * y) << step;
+      EXPECT_LE(error, most * most) << step;
+    }
+  }
+}
+
+/// What is left of an atom at most, as docs/specs.md has it. Its entries can be anything of its mean square: of
+/// error against square of an entry, the largest mean is on a line over two kinds of entries.
+TEST(Centroids, LeaveNoMoreOfAnAtomThanDocumented) {
+  for (const auto& [c, documented] :
+       {std::pair{2, 1.0}, {3, 0.76}, {4, 0.37}, {5, 0.3}, {6, 0.15}}) {
+    const double least = std::ldexp(c % 2 == 0 ? 1.5 : 1.0, (c - 1) / 2);
+    const double mean = std::pow(least / static_cast<double>(kAtomClasses[c].delta), 2);
+    const float offset = centroid_offset(kAtomClasses[c].step);
+    std::vector<std::pair<double, double>> below, above;
+    for (int i = 0; i <= 1024; ++i) {
+      const double y = std::sqrt(mean) * i / 256;
+      (i <= 256 ? below : above).emplace_back(y * y, centred_error(y, offset));
+    }
+    double most = 0;
+    for (const auto& [square, error] : below) {
+      for (const auto& [larger, its] : above) {
+        const double share = (larger - mean) / (larger - square);
+        most = std::max(most, share * error + (1 - share) * its);
+      }
+    }
+    EXPECT_LE(most, documented * mean * (1 + 1e-12)) << c;
+    EXPECT_GE(most, 0.95 * documented * mean) << c;
   }
 }
 

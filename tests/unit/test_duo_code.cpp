@@ -162,6 +162,27 @@ TEST(DuoCode, CostsAreWhatTheCodeSpends) {
   }
 }
 
+/// Centred content costs no more than a hundredth beyond what a search for a price takes it for.
+TEST(DuoCode, CostsOfCentredLayersAreNearThoseOfDither) {
+  for (std::size_t step = 0; step < 22; ++step) {
+    const double d = kCodingSteps[step].d;
+    const DuoCoding coding = duo_coding(step, escape_bits(256, 1.2 / d), true);
+    EXPECT_EQ(coding.level_mask, 0u);
+    const int reach = static_cast<int>(6.0 / d) + 2;
+    const auto probability = [&](int q) {
+      return normal_below((q + 0.5) * d) - normal_below((q - 0.5) * d);
+    };
+    double bits = 0;
+    for (int q0 = -reach; q0 <= reach; ++q0) {
+      for (int q1 = -reach; q1 <= reach; ++q1)
+        bits +=
+            probability(q0) * probability(q1) * static_cast<double>(bits_of(coding, 0, q0, q1)) / 2;
+    }
+    EXPECT_LT(bits * 256, 1.015 * kStepCost256[step][0]) << "step " << step;
+    EXPECT_GT(bits * 256, 0.92 * kStepCost256[step][0]) << "step " << step;
+  }
+}
+
 TEST(DuoCode, EscapeBitsHoldWhatAClassCanReach) {
   for (const std::uint64_t entries : {1ull, 16ull, 31ull, 256ull, 5000ull, 1ull << 22}) {
     for (std::size_t c = 0; c < std::size(kAtomClasses); ++c) {

@@ -329,6 +329,20 @@ void add_thinned(std::vector<FormatCase>& cases) {
   add("thinned-auto", "atomo:bits=2,cap=2,atoms=auto", {300, 64}, 34);
 }
 
+/// Content without draws as it was before it stood for centroids.
+void add_uncentred(std::vector<FormatCase>& cases) {
+  cases.push_back({"uncentred-rows", {{"atomo:bits=1,atoms=rows,content=nearest", {20, 33}}}});
+  cases.push_back({"uncentred-automatic", {{"atomo:bits=0.5,content=nearest", {20, 33}}}});
+  for (auto c = cases.end() - 2; c != cases.end(); ++c) c->of_older = true;
+}
+
+/// Pairs, alone and with rows, whose content stands for the centroids of its levels.
+void add_centred(std::vector<FormatCase>& cases) {
+  for (const std::string atoms : {"svd", "sketch"})
+    cases.push_back({"centred-" + atoms,
+                     {{"atomo:bits=2,content=nearest,atoms=" + atoms, {30, 130}, Content::even}}});
+}
+
 void add_models(std::vector<FormatCase>& cases) {
   cases.push_back({"model", model_layers(), Joining::model, false});
   cases.push_back({"model-names", model_layers(), Joining::model, true});
@@ -405,6 +419,7 @@ std::vector<FormatCase> format_cases() {
   add_spectral_edges(cases);
   add_models(cases);
   add_thinned(cases);
+  add_centred(cases);
   cases.push_back(summed_levels(70001));
   cases.push_back(summed_ones(40001));
   cases.push_back(summed_few());
@@ -419,6 +434,8 @@ std::vector<FormatCase> golden_cases() {
   cases.push_back(single("lossless", "qsgd:bits=8+blosc:codec=zstd", {20, 33}, Content::zero));
   add_models(cases);
   add_thinned(cases);
+  add_centred(cases);
+  add_uncentred(cases);
   cases.push_back(summed_levels(700));
   cases.push_back(summed_ones(1500));
   return cases;
@@ -426,7 +443,7 @@ std::vector<FormatCase> golden_cases() {
 
 bool bytes_are_fixed(const FormatCase& c) {
   static constexpr std::array kOfLibraries = {"svd", "sketch", "auto", "blosc"};
-  return std::none_of(c.layers.begin(), c.layers.end(), [](const CaseLayer& layer) {
+  return !c.of_older && std::none_of(c.layers.begin(), c.layers.end(), [](const CaseLayer& layer) {
     return std::any_of(kOfLibraries.begin(), kOfLibraries.end(), [&](const char* word) {
       return layer.spec.find(word) != std::string::npos;
     });

@@ -88,8 +88,8 @@ Status decode_singular_pairs(const LayerOutput& out, const LayerBody& of, const 
   Carver carver(out.workspace);
   DecodeMemory memory({layer, {}}, carver);
   if (!carver.fits()) return Status::workspace_too_small;
-  const Status status = cpu::decode_pair_factors(body, layer, of.price, mode.gain, of.key,
-                                                 out.executor, memory.factors);
+  const Status status =
+      cpu::decode_pair_factors(body, layer, of.price, mode, of.key, out.executor, memory.factors);
   if (failed(status)) return status;
   const Sides sides(layer.view, memory.factors);
   return sum_outer_products({sides.left, sides.right, memory.factors.kept, layer.view.rows,
@@ -122,7 +122,9 @@ Status open_sketch(const LayerBody& from, const DitheredLayer& of, PairFactors& 
   if (const Status s = open_dithered(from, of, body, gain); failed(s)) return s;
   if (!split_sketch(body, pairs, rows)) return Status::corrupt;
   if (pairs.empty()) return Status::ok;
-  return cpu::decode_pair_factors(pairs, of.pairs, from.price, gain, from.key, executor, factors);
+  return cpu::decode_pair_factors(pairs, of.pairs, from.price,
+                                  {false, 1.0f, gain, from.is_centred()}, from.key, executor,
+                                  factors);
 }
 
 LowRank low_rank_of(const PairLayer& layer, const PairFactors& factors) noexcept {
@@ -141,8 +143,8 @@ Status decode_sketch(const LayerOutput& out, const LayerBody& from,
   Status status = open_sketch(from, of, memory.factors, rows, mode.gain, out.executor);
   if (failed(status)) return status;
   float* const rest = mode.add ? memory.rest.data() : out.y;
-  status = cpu::decode_atoms(rows, of.atoms, from.price, from.key, rest, {false, 1.0f, mode.gain},
-                             out.executor);
+  status = cpu::decode_atoms(rows, of.atoms, from.price, from.key, rest,
+                             {false, 1.0f, mode.gain, from.is_centred()}, out.executor);
   if (failed(status)) return status;
   const LowRank sum = low_rank_of(of.pairs, memory.factors);
   std::atomic<bool> overflow{false};
@@ -161,7 +163,7 @@ Status decode_dithered(const LayerOutput& out, const DitheredLayer& layer,
     return Status::ok;
   }
   if (layer.is_sketch()) return decode_sketch(out, from, layer);
-  cpu::DecodeMode mode{out.add, out.alpha};
+  cpu::DecodeMode mode{out.add, out.alpha, 1.0f, from.is_centred()};
   ConstBytes body;
   if (const Status s = open_dithered(from, layer, body, mode.gain); failed(s)) return s;
   if (layer.has_pairs()) return decode_singular_pairs(out, from, layer.pairs, body, mode);
@@ -177,6 +179,7 @@ void add_atoms(const LayerOutput& out, const DitheredLayer& layer) noexcept {
     const LayerBody& from = out.bodies[i];
     messages[i].price = from.price;
     messages[i].key = from.key;
+    messages[i].centred = from.is_centred();
     if (!from.bytes.empty())
       messages[i].status = open_dithered(from, layer, messages[i].body, messages[i].gain);
   }
@@ -219,6 +222,7 @@ void add_sketches(const LayerOutput& out, const DitheredLayer& layer) noexcept {
     cpu::AtomMessage& message = messages[count];
     message.price = from.price;
     message.key = from.key;
+    message.centred = from.is_centred();
     message.status =
         open_sketch(from, layer, *memory.factors[count], message.body, message.gain, nullptr);
     of[count++] = &from;
@@ -295,9 +299,9 @@ std::size_t workspace(const Kind& kind) noexcept {
   return bytes;
 }
 
-/// Coordinates are never thinned.
+/// Coordinates are never thinned or centred.
 bool is_grid(const LayerBody& body) noexcept {
-  return body.row.form() == kGridForm && !body.is_thinned();
+  return body.row.form() == kGridForm && !body.is_thinned() && !body.is_centred();
 }
 
 /// Neighbours of one form go together.

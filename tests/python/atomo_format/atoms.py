@@ -14,6 +14,8 @@ BLOCKS, ROWS = 0, 1
 BLOCK = 256
 TILE = 32
 GROUP = 1024
+# Of centred layers: coding steps below the first number have the offset; the others none.
+OFFSETS = ((8, 6), (9, 5), (11, 4), (13, 3), (15, 2), (18, 1))
 DITHER = {BLOCKS: philox.DITHER_BLOCK, ROWS: philox.DITHER_ROW}
 
 
@@ -26,9 +28,10 @@ class Vector:
     coding_step: int
     reach: float
     step: np.float32
+    centred: bool = False
 
 
-def decode(body, kind, family, key, price, gain=np.float32(1)):
+def decode(body, kind, family, key, price, gain=np.float32(1), centred=False):
     """The sections of blocks or rows; none at all for zeros. Steps are multiplied by `gain`."""
     n = kind.elements
     length = _atom_length(kind, family)
@@ -42,6 +45,7 @@ def decode(body, kind, family, key, price, gain=np.float32(1)):
                for t, class_number in zip(kept, read_classes(reader, len(kept)))]
     for vector in vectors:
         vector.step *= gain
+        vector.centred = centred
     for (vector, first, _), values in read_groups(reader, [[vector] for vector in vectors], length, key):
         start = vector.number * length + first
         out[start:start + values.size] = values * (np.float32(1) / scale)
@@ -141,20 +145,26 @@ def levels_of(key, vector):
     return np.stack([first, first ^ np.uint32(8)], axis=2).astype(np.int64)
 
 
-def _dequantise(q, level, step):
-    centred = (32 * np.asarray(q, np.int64) - 2 * level + 15).astype(np.float32)
-    return centred * np.float32(step / np.float32(32))
+def _dequantise(q, level, vector):
+    n = 32 * np.asarray(q, np.int64)
+    if vector.centred:
+        offset = next((offset for below, offset in OFFSETS if vector.coding_step < below), 0)
+        n = n.astype(np.float32) - (np.sign(n) * offset).astype(np.float32)
+    else:
+        n = (n - 2 * level + 15).astype(np.float32)
+    return n * np.float32(vector.step / np.float32(32))
 
 
 def _read_piece(strands, key, vector, first, entries):
     """The values of a piece, each of whose tiles is on a strand."""
-    levels = levels_of(key, vector)
+    levels = None if vector.centred else levels_of(key, vector)
     escape = escape_bits(vector.length, vector.reach)
     values = np.empty(entries, np.float32)
     for strand, start in zip(strands, range(0, entries, TILE)):
         e = min(TILE, entries - start)
         h = (e + 1) // 2
-        tile_levels = levels[(first + start) // TILE, :h]
-        pairs = [read_pair(strand, vector.coding_step, escape, level) for level in tile_levels[:, 0].tolist()]
-        values[start:start + e] = _dequantise(pairs, tile_levels, vector.step).T.reshape(-1)[:e]
+        tile_levels = None if vector.centred else levels[(first + start) // TILE, :h]
+        first_levels = [None] * h if vector.centred else tile_levels[:, 0].tolist()
+        pairs = [read_pair(strand, vector.coding_step, escape, level) for level in first_levels]
+        values[start:start + e] = _dequantise(pairs, tile_levels, vector).T.reshape(-1)[:e]
     return values

@@ -13,7 +13,7 @@ from . import automatic, families, half, lossless
 from .bits import ByteReader, FormatError, body_checksum, require
 from .philox import Key
 
-NON_FINITE, LOSSLESS, OWN_PRICE, THINNED = 1, 2, 4, 8
+NON_FINITE, LOSSLESS, OWN_PRICE, THINNED, CENTRED = 1, 2, 4, 8, 64
 FORM_SHIFT, FORMS = 4, 3 << 4
 ATOMS, COORDINATE, AUTOMATIC = 1, 2, 9
 
@@ -124,13 +124,13 @@ def decode_layer(layer):
 
 def _decode_body(layer, body, price):
     """`body` is the body proper, of a layer with finite entries."""
-    method, thinned = layer.kind.method, bool(layer.flags & THINNED)
+    method, thinned, centred = layer.kind.method, bool(layer.flags & THINNED), bool(layer.flags & CENTRED)
     require(method == AUTOMATIC or layer.form == 0, "a form of a method that has one")
     if method == AUTOMATIC:
-        return automatic.decode(body, layer.kind, layer.key, price, layer.form, thinned)
+        return automatic.decode(body, layer.kind, layer.key, price, layer.form, thinned, centred)
     if method == ATOMS:
-        return families.decode(body, layer.kind, layer.key, price, thinned)
-    require(not thinned, "thinned, but no atoms")
+        return families.decode(body, layer.kind, layer.key, price, thinned, centred)
+    require(not thinned and not centred, "thinned or centred, but no atoms")
     require(method in METHODS, "unknown method")
     return METHODS[method](body, layer.kind, layer.key, price)
 
@@ -147,7 +147,7 @@ def to_half(layer, values, dtype):
 
 def _row(word):
     kind, flags, size = word & 0xFFFF, word >> 16 & 0xFF, word >> 24
-    require(flags & ~(NON_FINITE | LOSSLESS | OWN_PRICE | THINNED | FORMS) == 0, "unknown flags of a layer")
+    require(flags & ~(NON_FINITE | LOSSLESS | OWN_PRICE | THINNED | FORMS | CENTRED) == 0, "unknown flags of a layer")
     return kind, flags, size
 
 

@@ -46,9 +46,10 @@ def escape_bits(entries, reach):
 
 
 def read_pair(stream, step, escape, level):
-    """(q0, q1), with the coding step's number and the level of the pair's first entry."""
+    """(q0, q1), with the coding step's number and the level of the pair's first entry, None in a centred layer."""
     raw = NUMBERS["steps"][step]["raw"]
-    cell = _cell(stream, NUMBERS["steps"][step]["table"], level)
+    cell = (_cell(stream, NUMBERS["steps"][step]["centred"], 0) if level is None else
+            _cell(stream, NUMBERS["steps"][step]["table"], level))
     if cell is ESCAPE:
         return stream.signed(escape), stream.signed(escape)
     if raw == 0:

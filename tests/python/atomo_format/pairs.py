@@ -32,24 +32,25 @@ def add_products(first, second, sides):
     return total.reshape(-1)
 
 
-def decode(body, kind, key, price):
+def decode(body, kind, key, price, centred=False):
     sides = matrix_sides(kind)
     require(sides is not None, "pairs of a tensor that is no such matrix")
     if not body:
         return np.zeros(kind.elements, np.float32)
-    first, second = read_pairs(body, sides, min(sides), key, price)
+    first, second = read_pairs(body, sides, min(sides), key, price, centred=centred)
     return (add_products(first, second, sides) / np.float64(range_factor(price))).astype(np.float32)
 
 
-def read_pairs(body, sides, count, key, price, gain=np.float32(1)):
+def read_pairs(body, sides, count, key, price, gain=np.float32(1), centred=False):
     """The factors of the kept ones among `count` pairs, in order: (shorter ones, longer ones)."""
     m, n = min(sides), max(sides)
     reader = ByteReader(body)
     kept = read_marks(reader, count)
     classes = read_classes(reader, len(kept))
     pairs = [_vectors(k, m, n, c, np.float32(price * range_factor(price))) for k, c in zip(kept, classes)]
-    for _, longer in pairs:
+    for shorter, longer in pairs:
         longer.step *= gain
+        shorter.centred = longer.centred = centred
     values = {}
     for (vector, first, _), piece in read_groups(reader, pairs, m + n, key):
         values.setdefault((vector.number, vector.purpose), np.empty(vector.length, np.float32))[

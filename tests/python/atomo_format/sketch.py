@@ -41,7 +41,7 @@ def low_rank(first, second, sides):
     return total.reshape(-1)
 
 
-def decode(body, kind, rank, key, price, gain=np.float32(1)):
+def decode(body, kind, rank, key, price, gain=np.float32(1), centred=False):
     require(has_sketch(kind, rank), "rank of a sketch")
     if not body:
         return np.zeros(kind.elements, np.float32)
@@ -51,7 +51,7 @@ def decode(body, kind, rank, key, price, gain=np.float32(1)):
     require(size % 4 == 0, "bytes of a sketch's pairs")
     of_pairs, of_rows = reader.take(size), reader.rest()
     require(of_pairs or of_rows, "a sketch of nothing")
-    values = atoms.decode(of_rows, kind, atoms.ROWS, key, price, gain)
+    values = atoms.decode(of_rows, kind, atoms.ROWS, key, price, gain, centred)
     sides = pairs.matrix_sides(kind)
-    first, second = pairs.read_pairs(of_pairs, sides, rank, key, price, gain) if of_pairs else ([], [])
+    first, second = pairs.read_pairs(of_pairs, sides, rank, key, price, gain, centred) if of_pairs else ([], [])
     return low_rank(first, second, sides) * (np.float32(1) / scale) + values
