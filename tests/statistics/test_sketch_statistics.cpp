@@ -232,7 +232,7 @@ Errors sent_errors(const Sketched& s, const SentSketch& sent, const Contents& co
   std::vector<std::byte> memory(sizes.bytes() + 64);
   core::Carver carver(memory);
   cpu::PairFactors factors(layer, carver);
-  EXPECT_EQ(cpu::decode_pair_factors(sent.pairs(key), layer, kPrice, 1, key, nullptr, factors),
+  EXPECT_EQ(cpu::decode_pair_factors(sent.pairs(key), layer, kPrice, {}, key, nullptr, factors),
             Status::ok);
   EXPECT_EQ(factors.kept, kRank);
   std::vector<float> rows(s.residual.size());
