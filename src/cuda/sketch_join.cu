@@ -111,6 +111,7 @@ __device__ void find_poles(const Frame& frame, const SketchJob& job, const Parts
 /// By a whole warp: 1 + |e| sum of z_i^2 / (d_i - x), x being `offset` from a pole.
 __device__ double secular(const Poles& poles, std::uint32_t size, double origin, double offset) {
   double sum = 0;
+#pragma unroll 1
   for (std::uint32_t i = lane(); i < size; i += kLanes) {
     const double weight = poles.weight[i];
     if (weight == 0) continue;
