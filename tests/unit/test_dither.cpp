@@ -200,6 +200,7 @@ TEST(Centroids, StandForTheNearestInteger) {
   EXPECT_EQ(centred_value(0, 6, 4.0f), 0.0f);
   EXPECT_EQ(centred_value(3, 6, 4.0f), 4.0f * (3 - 6.0f / 32));
   EXPECT_EQ(centred_value(-33554430, 0, 0.5f), -16777215.0f);
+  EXPECT_EQ(centred_value((1 << 24) + 3, 6, 32.0f), 0x1p29f + 64);  // rounded once
 }
 
 TEST(Centroids, AreOddAndInOrder) {
