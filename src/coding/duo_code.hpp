@@ -52,8 +52,8 @@ struct DuoCoding {
   std::uint32_t decode_begin;  ///< of both among all tables of their direction
   std::uint32_t level_mask;    ///< 15, or 0 when all levels share a code
   std::uint32_t width, limit, raw, escape_bits;
-  float
-      offset;  ///< of the centroids of a centred layer, in 32nds of a step; kDithered in any other
+  /// Of the centroids of a centred layer, in 32nds of a step; kDithered in any other.
+  std::int32_t offset;
 
   [[nodiscard]] bool centred() const noexcept { return offset >= 0; }
 };

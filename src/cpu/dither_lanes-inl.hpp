@@ -50,14 +50,13 @@ struct PieceCells {
   alignas(64) std::int32_t q1[kPieceTiles * kTileDuos];
 };
 
-/// How a tile's integers become values.
+/// How a tile's integers become values, those of a centred layer or of one with dither.
+template <bool kCentred>
 struct TileOutput {
   float step;     ///< of the content, a 32nd
   float unrange;  ///< 1 / range
   float alpha;
-  float offset;  ///< DuoCoding's
-
-  [[nodiscard]] bool centred() const noexcept { return offset >= 0; }
+  std::int32_t offset;  ///< DuoCoding's
 };
 
 /// A short tile is laid out as a whole one: halves apart, zeros behind each.
@@ -73,11 +72,11 @@ HWY_INLINE void gather_tile(const float* padded, std::uint32_t entries, float* t
   std::memcpy(tile + half, padded + kTileDuos, (entries - half) * sizeof(float));
 }
 
-HWY_INLINE float dequantise_one(std::int32_t q, std::uint32_t level, const TileOutput& c) {
-  const float step = c.step * 32.0f;
-  const float v =
-      c.centred() ? centred_value(q, c.offset, step) : dequantise<float>(q, level, step);
-  return v * c.unrange;
+template <bool kCentred>
+HWY_INLINE float dequantise_one(std::int32_t q, std::uint32_t level,
+                                const TileOutput<kCentred>& c) {
+  const std::int32_t units = kCentred ? centred_units(q, c.offset) : dithered_units(q, level);
+  return static_cast<float>(units) * c.step * c.unrange;
 }
 
 #if HWY_TARGET == HWY_SCALAR
@@ -125,10 +124,10 @@ HWY_INLINE void quantise_tile(const float* first, const float* second,
   }
 }
 
-template <bool kAdd>
+template <bool kAdd, bool kCentred>
 HWY_INLINE void dequantise_tile(const std::int32_t* q0, const std::int32_t* q1,
                                 const std::uint32_t* level_word, int level_shift,
-                                const TileOutput& c, float* first, float* second) {
+                                const TileOutput<kCentred>& c, float* first, float* second) {
   for (std::size_t l = 0; l < kTileDuos; ++l) {
     const std::uint32_t level = (level_word[l] >> level_shift) & 15u;
     const float v0 = dequantise_one(q0[l], level, c),
@@ -277,24 +276,25 @@ HWY_INLINE void quantise_tile(const float* first, const float* second,
 }
 
 /// The values of 32 q at levels twice which are `twice_level`.
-HWY_INLINE VF values_of(VI n, VI twice_level, const TileOutput& c) {
+template <bool kCentred>
+HWY_INLINE VF values_of(VI n, VI twice_level, const TileOutput<kCentred>& c) {
   const F32 d;
-  VF v;
-  if (c.centred()) {
-    v = hn::ConvertTo(d, n);
-    const VF offset = hn::Set(d, c.offset);
-    v = hn::Sub(v, hn::Max(hn::Min(v, offset), hn::Neg(offset)));
+  const I32 di;
+  VI units;
+  if constexpr (kCentred) {
+    const VI offset = hn::Set(di, c.offset);
+    units = hn::Sub(n, hn::Max(hn::Min(n, offset), hn::Neg(offset)));
   } else {
-    v = hn::ConvertTo(d, hn::Add(hn::Sub(n, twice_level), hn::Set(I32(), 15)));
+    units = hn::Add(hn::Sub(n, twice_level), hn::Set(di, 15));
   }
-  return hn::Mul(hn::Mul(v, hn::Set(d, c.step)), hn::Set(d, c.unrange));
+  return hn::Mul(hn::Mul(hn::ConvertTo(d, units), hn::Set(d, c.step)), hn::Set(d, c.unrange));
 }
 
 /// Values of a tile into `first` and `second`, its two halves.
-template <bool kAdd>
+template <bool kAdd, bool kCentred>
 HWY_INLINE void dequantise_tile(const std::int32_t* q0, const std::int32_t* q1,
                                 const std::uint32_t* level_word, int level_shift,
-                                const TileOutput& c, float* first, float* second) {
+                                const TileOutput<kCentred>& c, float* first, float* second) {
   const I32 di;
   const U32 d;
   const F32 df;

@@ -146,9 +146,9 @@ HWY_INLINE void read_duos(const BitReader& in, const StrandPiece* pieces,
 #if HWY_TARGET == HWY_SCALAR
 
 /// Values of a tile all of whose pairs have table entries.
-template <bool kAdd>
+template <bool kAdd, bool kCentred>
 HWY_INLINE void decode_entries(const std::uint16_t* entry, const TileLevels& levels,
-                               std::uint32_t swaps, const TileOutput& c, float* y) {
+                               std::uint32_t swaps, const TileOutput<kCentred>& c, float* y) {
   std::int32_t q0[kTileDuos], q1[kTileDuos];
   for (std::uint32_t l = 0; l < kTileDuos; ++l) {
     const bool swapped = (levels.word[l] >> levels.shift & swaps) != 0;
@@ -162,9 +162,9 @@ HWY_INLINE void decode_entries(const std::uint16_t* entry, const TileLevels& lev
 #else
 
 /// The same: 32 q is 32 times the five bits of an entry, less 512.
-template <bool kAdd>
+template <bool kAdd, bool kCentred>
 HWY_INLINE void decode_entries(const std::uint16_t* entry, const TileLevels& levels,
-                               std::uint32_t swaps, const TileOutput& c, float* y) {
+                               std::uint32_t swaps, const TileOutput<kCentred>& c, float* y) {
   const U32 d;
   const I32 di;
   const F32 df;
@@ -202,9 +202,9 @@ struct EntryTiles {
   const PlacedDuo *apart, *end;
 
   /// Values of a tile; tiles come in order.
-  template <bool kAdd>
-  HWY_INLINE void put(const StrandPiece& piece, std::uint32_t tile, const TileOutput& output,
-                      float* y) {
+  template <bool kAdd, bool kCentred>
+  HWY_INLINE void put(const StrandPiece& piece, std::uint32_t tile,
+                      const TileOutput<kCentred>& output, float* y) {
     const std::uint16_t* const own = entry + tile * kTileDuos;
     const TileLevels levels(piece, tile);
     const std::uint32_t swaps = piece.coding->level_mask & kMateDither;
@@ -231,19 +231,19 @@ struct EntryTiles {
 struct IntegerTiles {
   const std::int32_t *q0, *q1;
 
-  template <bool kAdd>
-  HWY_INLINE void put(const StrandPiece& piece, std::uint32_t tile, const TileOutput& output,
-                      float* y) const {
+  template <bool kAdd, bool kCentred>
+  HWY_INLINE void put(const StrandPiece& piece, std::uint32_t tile,
+                      const TileOutput<kCentred>& output, float* y) const {
     const TileLevels levels(piece, tile);
     dequantise_tile<kAdd>(q0 + tile * kTileDuos, q1 + tile * kTileDuos, levels.word,
                           static_cast<int>(levels.shift), output, y, y + kTileDuos);
   }
 };
 
-template <bool kAdd, typename Tiles>
+template <bool kAdd, bool kCentred, typename Tiles>
 HWY_INLINE void put_tiles(Tiles read, const StrandPiece& piece, DecodeMode mode) {
-  const TileOutput output{piece.scale.step * 0.03125f, 1.0f / piece.scale.range, mode.alpha,
-                          piece.coding->offset};
+  const TileOutput<kCentred> output{piece.scale.step * 0.03125f, 1.0f / piece.scale.range,
+                                    mode.alpha, piece.coding->offset};
   const std::uint32_t tiles = tiles_of_piece(piece.entries), short_tile = piece.entries % kTile;
   alignas(64) float padded[kTile] = {};
   for (std::uint32_t u = 0; u < tiles; ++u) {
@@ -259,10 +259,12 @@ HWY_INLINE void put_tiles(Tiles read, const StrandPiece& piece, DecodeMode mode)
 /// The values of a piece that was read.
 template <typename Tiles>
 void put_values(const Tiles& read, const StrandPiece& piece, DecodeMode mode) {
+  const bool centred = piece.coding->centred();
   if (mode.add) {
-    put_tiles<true>(read, piece, mode);
+    centred ? put_tiles<true, true>(read, piece, mode) : put_tiles<true, false>(read, piece, mode);
   } else {
-    put_tiles<false>(read, piece, mode);
+    centred ? put_tiles<false, true>(read, piece, mode)
+            : put_tiles<false, false>(read, piece, mode);
   }
 }
 

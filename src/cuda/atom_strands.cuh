@@ -67,7 +67,8 @@ __device__ inline LaneVector vector_of(const AtomContent& c, std::uint64_t atom,
 }
 
 /// DuoCoding::offset of such a vector.
-__device__ inline float offset_of(const AtomContent& c, std::uint32_t atom_class, std::uint32_t v) {
+__device__ inline std::int32_t offset_of(const AtomContent& c, std::uint32_t atom_class,
+                                         std::uint32_t v) {
   return c.centred ? math::centroid_offset(c.job.vectors.of[v].step[atom_class]) : math::kDithered;
 }
 

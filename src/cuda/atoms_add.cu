@@ -46,10 +46,12 @@ static_assert(kDrawn * kDecodedTogether * kCalls == kLanes && kCalls == kLaneDuo
 /// What lanes need to add four pairs of a message's atom: the draws of their levels, and what is the same for
 /// all of its pairs.
 struct alignas(16) DrawnDuos {
-  std::uint32_t draw[kLaneDuos];
-  float step, unrange;
+  std::uint32_t draw[kLaneDuos];  ///< of a centred layer the offset of centroids, in every nibble
+  float step;                     ///< below zero in a centred layer: a register less than a flag
+  float unrange;
   std::uint32_t swaps;  ///< bit of the level that exchanges the numbers
-  float offset;         ///< of centroids, DuoCoding's
+
+  [[nodiscard]] __device__ bool centred() const { return step < 0; }
 };
 struct WarpLevels {
   DrawnDuos of[kDrawn][kDecodedTogether][kCalls];
@@ -204,19 +206,25 @@ struct LaneMessage {
         q1[k] = k == own ? n1 : q1[k];
       }
     }
-    float v0[kLaneDuos], v1[kLaneDuos];
-    if (drawn.offset >= 0) {  // of all lanes alike
+    if (drawn.centred()) {  // of all lanes alike
 #pragma unroll
       for (unsigned k = 0; k < kLaneDuos; ++k) {
-        v0[k] = math::centred_value(q0[k], drawn.offset, drawn.step);
-        v1[k] = math::centred_value(q1[k], drawn.offset, drawn.step);
+        q0[k] = math::centred_units(q0[k], static_cast<std::int32_t>(level[k]));
+        q1[k] = math::centred_units(q1[k], static_cast<std::int32_t>(level[k]));
       }
     } else {
 #pragma unroll
       for (unsigned k = 0; k < kLaneDuos; ++k) {
-        v0[k] = math::dequantise<float>(q0[k], level[k], drawn.step);
-        v1[k] = math::dequantise<float>(q1[k], level[k] ^ math::kMateDither, drawn.step);
+        q0[k] = math::dithered_units(q0[k], level[k]);
+        q1[k] = math::dithered_units(q1[k], level[k] ^ math::kMateDither);
       }
+    }
+    const float step = std::fabs(drawn.step);
+    float v0[kLaneDuos], v1[kLaneDuos];
+#pragma unroll
+    for (unsigned k = 0; k < kLaneDuos; ++k) {
+      v0[k] = math::value_of_units(q0[k], step);
+      v1[k] = math::value_of_units(q1[k], step);
     }
     if (drawn.unrange != 1.0f) {  // of all lanes alike
 #pragma unroll
@@ -246,15 +254,17 @@ __device__ bool draw_levels(const Frames& frames, const DecodePlan& plan, std::u
   if (kept == 0) return false;
   const AtomContent content = content_of(frame, plan, number);
   const LaneVector v = vector_of(content, place.atom, kept - 1, 0);
-  PhiloxWords words{};
-  if (!content.centred)
+  PhiloxWords words;
+  if (content.centred) {
+    words.fill(0x11111111u * static_cast<std::uint32_t>(offset_of(content, kept - 1, 0)));
+  } else {
     words = Philox(frame.key(content.job.layer), vector.dither)(
         4 * vector.level_base(place.atom, place.part * coding::kDitherTiles) + call);
+  }
   auto& to = levels.of[drawn][slot];
   for (unsigned w = 0; w < 4; ++w) to[w].draw[call] = words[w];
-  to[call].step = v.step, to[call].unrange = content.unrange;
+  to[call].step = content.centred ? -v.step : v.step, to[call].unrange = content.unrange;
   to[call].swaps = 8u & (v.coding.level_mask + 1u);
-  to[call].offset = offset_of(content, kept - 1, 0);
   return true;
 }
 

@@ -61,7 +61,7 @@ struct LaneTile {
   std::uint64_t level;  ///< a nibble a pair, 0 where there are none
   float unrange;
   std::uint32_t half;  ///< its pairs
-  float* value;        ///< behind them the offset of the vector's centroids
+  float* value;        ///< behind them the offset of the vector's centroids, as it is in memory
 
   __device__ void read(StrandStream& strand) {
     for (std::uint32_t l = 0; l < half;) {
@@ -91,8 +91,9 @@ struct LaneTile {
 #pragma unroll
     for (unsigned k = 0; k < kLaneDuos; ++k) {
       if constexpr (kCentred) {
-        v0[k] = math::centred_value(q0[k], value[kTile], of.step) * unrange;
-        v1[k] = math::centred_value(q1[k], value[kTile], of.step) * unrange;
+        const std::int32_t offset = __float_as_int(value[kTile]);
+        v0[k] = math::centred_value(q0[k], offset, of.step) * unrange;
+        v1[k] = math::centred_value(q1[k], offset, of.step) * unrange;
       } else {
         const std::uint32_t j = duos.level(k);
         v0[k] = math::dequantise<float>(q0[k], j, of.step) * unrange;
@@ -211,8 +212,8 @@ __device__ bool decode_groups(const AtomContent& c, const BodyBytes& body, const
     if (walk.left != 0) {
       if (walk.begins) {
         vector = load_vector(c, walk.rank, walk.vector);
-        tiles.value[lane()][kTile] =
-            offset_of(c, static_cast<std::uint32_t>(c.kept[walk.rank] >> kClassShift), walk.vector);
+        tiles.value[lane()][kTile] = __int_as_float(offset_of(
+            c, static_cast<std::uint32_t>(c.kept[walk.rank] >> kClassShift), walk.vector));
         table = WordTable(vector.coding, block.words);
         to = output_of(c, vector, walk, into_call, slot);
       }

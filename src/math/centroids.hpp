@@ -16,7 +16,7 @@
 namespace atomo::math {
 
 /// By coding step, in 32nds of a step.
-[[nodiscard]] ATOMO_HD constexpr float centroid_offset(std::uint32_t coding_step) noexcept {
+[[nodiscard]] ATOMO_HD constexpr std::int32_t centroid_offset(std::uint32_t coding_step) noexcept {
   if (coding_step < 8) return 6;
   if (coding_step < 9) return 5;
   if (coding_step < 11) return 4;
@@ -26,7 +26,7 @@ namespace atomo::math {
   return 0;
 }
 /// In place of the offset of content that is dithered.
-inline constexpr float kDithered = -1;
+inline constexpr std::int32_t kDithered = -1;
 
 /// The integer of an entry; ties go to the even one.
 [[nodiscard]] ATOMO_HD inline std::int32_t nearest_level(float x, float inverse) noexcept {
@@ -35,11 +35,15 @@ inline constexpr float kDithered = -1;
   return static_cast<std::int32_t>(std::max(std::min(kBound, y), -kBound));
 }
 
-/// The value that q decodes to.
-[[nodiscard]] ATOMO_HD inline float centred_value(std::int32_t q, float offset,
+/// The value that q decodes to in 32nds of a step.
+[[nodiscard]] ATOMO_HD inline std::int32_t centred_units(std::int32_t q,
+                                                         std::int32_t offset) noexcept {
+  return 32 * q - std::max(std::min(32 * q, offset), -offset);
+}
+
+[[nodiscard]] ATOMO_HD inline float centred_value(std::int32_t q, std::int32_t offset,
                                                   float step) noexcept {
-  const auto n = static_cast<float>(32 * q);
-  return (n - std::max(std::min(n, offset), -offset)) * (step * 0.03125f);
+  return value_of_units(centred_units(q, offset), step);
 }
 
 }  // namespace atomo::math

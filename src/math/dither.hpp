@@ -104,12 +104,22 @@ template <typename Real, typename Draw>
   return static_cast<std::int32_t>(std::max(std::min(kBound, y), -kBound)) - 1;
 }
 
-/// The value that q decodes to, rounded once: the integer is below 2^31, step / 32 is exact.
+/// The value that q decodes to in 32nds of a step.
+[[nodiscard]] ATOMO_HD inline std::int32_t dithered_units(std::int32_t q,
+                                                          std::uint32_t level) noexcept {
+  return 32 * q - 2 * static_cast<std::int32_t>(level) + 15;
+}
+
+/// What 32nds of a step are worth, rounded once: they are below 2^31, step / 32 is exact.
+template <typename Real>
+[[nodiscard]] ATOMO_HD inline Real value_of_units(std::int32_t units, Real step) noexcept {
+  return static_cast<Real>(units) * (step * Real{0.03125});
+}
+
 template <typename Real>
 [[nodiscard]] ATOMO_HD inline Real dequantise(std::int32_t q, std::uint32_t level,
                                               Real step) noexcept {
-  return static_cast<Real>(32 * q - 2 * static_cast<std::int32_t>(level) + 15) *
-         (step * Real{0.03125});
+  return value_of_units(dithered_units(q, level), step);
 }
 
 /// Variance of a decoded entry in units of the squared step, averaged over x: the 1 / 256 comes

@@ -181,7 +181,7 @@ TEST(Dither, LevelsAreKeptInsideAnInteger) {
 }
 
 /// Squared error of an entry of y steps in a centred layer.
-double centred_error(double y, float offset) {
+double centred_error(double y, std::int32_t offset) {
   const std::int32_t q = nearest_level(static_cast<float>(y), 1.0f);
   return std::pow(static_cast<double>(centred_value(q, offset, 1.0f)) - y, 2);
 }
@@ -200,11 +200,12 @@ TEST(Centroids, StandForTheNearestInteger) {
   EXPECT_EQ(centred_value(0, 6, 4.0f), 0.0f);
   EXPECT_EQ(centred_value(3, 6, 4.0f), 4.0f * (3 - 6.0f / 32));
   EXPECT_EQ(centred_value(-33554430, 0, 0.5f), -16777215.0f);
+  EXPECT_EQ(centred_value((1 << 24) + 3, 6, 32.0f), 0x1p29f + 64);  // rounded once
 }
 
 TEST(Centroids, AreOddAndInOrder) {
   for (std::uint32_t step = 0; step < std::size(kCodingSteps); ++step) {
-    const float offset = centroid_offset(step);
+    const std::int32_t offset = centroid_offset(step);
     EXPECT_GE(offset, 0);
     for (int q = 1; q < 200; ++q) {
       EXPECT_EQ(centred_value(-q, offset, 3.0f), -centred_value(q, offset, 3.0f));
@@ -217,7 +218,7 @@ TEST(Centroids, AreOddAndInOrder) {
 /// The error of an entry is below half a step and the offset, and never above the entry itself.
 TEST(Centroids, AddNothingToAnEntry) {
   for (std::uint32_t step = 0; step < std::size(kCodingSteps); ++step) {
-    const float offset = centroid_offset(step);
+    const std::int32_t offset = centroid_offset(step);
     const double most = 0.5 + static_cast<double>(offset) / 32;
     for (int i = 0; i < 8192; ++i) {
       const double y = i / 512.0, error = centred_error(y, offset);
@@ -234,7 +235,7 @@ TEST(Centroids, LeaveNoMoreOfAnAtomThanDocumented) {
        {std::pair{2, 1.0}, {3, 0.76}, {4, 0.37}, {5, 0.3}, {6, 0.15}}) {
     const double least = std::ldexp(c % 2 == 0 ? 1.5 : 1.0, (c - 1) / 2);
     const double mean = std::pow(least / static_cast<double>(kAtomClasses[c].delta), 2);
-    const float offset = centroid_offset(kAtomClasses[c].step);
+    const std::int32_t offset = centroid_offset(kAtomClasses[c].step);
     std::vector<std::pair<double, double>> below, above;
     for (int i = 0; i <= 1024; ++i) {
       const double y = std::sqrt(mean) * i / 256;

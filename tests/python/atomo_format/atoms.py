@@ -149,10 +149,10 @@ def _dequantise(q, level, vector):
     n = 32 * np.asarray(q, np.int64)
     if vector.centred:
         offset = next((offset for below, offset in OFFSETS if vector.coding_step < below), 0)
-        n = n.astype(np.float32) - (np.sign(n) * offset).astype(np.float32)
+        n -= np.clip(n, -offset, offset)
     else:
-        n = (n - 2 * level + 15).astype(np.float32)
-    return n * np.float32(vector.step / np.float32(32))
+        n += 15 - 2 * level
+    return n.astype(np.float32) * np.float32(vector.step / np.float32(32))
 
 
 def _read_piece(strands, key, vector, first, entries):
