@@ -17,7 +17,6 @@
 #include "coding/rice.hpp"
 #include "core/philox.hpp"
 #include "core/run_tasks.hpp"
-#include "core/workspace.hpp"
 #include "cpu/chunk_candidates.hpp"
 #include "cpu/chunk_draw.hpp"
 #include "cpu/tile_sequence.hpp"

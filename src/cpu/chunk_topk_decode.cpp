@@ -9,7 +9,6 @@
 
 #include "coding/rice.hpp"
 #include "core/run_tasks.hpp"
-#include "core/workspace.hpp"
 #include "cpu/chunk_candidates.hpp"
 #include "cpu/chunk_topk.hpp"
 #include "format/chunk_values.hpp"
