@@ -2,13 +2,14 @@
 /// The container on the device: what encoding a message takes beside the methods (FORMAT.md,
 /// "Container"). container_begin.cu has the first launch, container_open.cu the other way.
 ///
-/// place     One block scans the layers' lengths; further ones copy the head's tables.
+/// place     One block scans the layers' lengths; further ones copy the head's tables. Where all bodies
+///           are of fixed length, places are planned and `begin` does this.
 /// assemble  A warp makes 1 KiB of the message's bodies, a lane a word: it finds the layer of the
 ///           word among the places of the bodies and gathers the word's bits from the pieces that
 ///           hold them, found among their ends.
 /// seal      A warp hashes blocks of 4 KiB (checksum.cuh); the block that comes last writes the
-///           header. Before that, and only when a body of fixed length met an Inf or NaN as it was
-///           written, one block closes the gap.
+///           header. Before that, and only when a layer of fixed length has an Inf or NaN, one block
+///           closes the gap.
 ///
 /// Traffic: bodies of varying length are read and written once by `assemble`, all bodies are read
 /// once by `seal`: two reads and a write of the compressed bytes, of which the least possible is
@@ -24,6 +25,7 @@
 #include "cuda/atom_forms.hpp"
 #include "cuda/checksum.cuh"
 #include "cuda/cub.cuh"
+#include "cuda/message_head.cuh"
 #include "format/container_rules.hpp"
 
 namespace atomo::cuda {
@@ -52,7 +54,8 @@ void plan_frame(std::span<const LayerPlan> layers, std::span<const std::uint16_t
     const LayerPlan& layer = layers[i];
     const std::uint64_t fixed_bytes = layer.fixed_size && layer.n > 0 ? layer.max_body_bytes : 0;
     infos.add({layer.n, fixed_bytes, layer.kind.params, kind_of[i], layer.kind.method,
-               layer.remembers() ? DType::f32 : layer.kind.dtype, plan.apart_entries});
+               layer.remembers() ? DType::f32 : layer.kind.dtype, plan.apart_entries,
+               plan.max_bytes});
     if (keeps_apart(layer)) plan.apart_entries += divide_up(layer.n, 32) * 32;
     if (const auto of_kinds = planned_kinds.entries(); !of_kinds.empty()) {
       PlannedKind& planned = of_kinds[kind_of[i]];
@@ -86,29 +89,11 @@ namespace {
 
 // ---- place
 
-__device__ void store_record(const Frame& frame, std::uint32_t layer) {
-  const LayerState& state = frame.layer(layer);
-  const std::uint64_t word =
-      LayerRecord{frame.info(layer).kind, static_cast<std::uint8_t>(state.flags), state.bytes}
-          .word();
-  std::byte* const to = frame.message + format::kHeaderBytes + format::kRecordBytes * layer;
-  store_word(to, static_cast<std::uint32_t>(word));
-  store_word(to + 4, static_cast<std::uint32_t>(word >> 32));
-}
-
 /// The price that the header states for a pool whose layers share one.
 __device__ float shared_price(const Frame& frame, PoolNumber number) {
   const PoolPrice& pool = frame.pool(number);
   if (!frame.plan.pooled[number] || pool.alone != 0) return 0;
   return pool.given > 0 ? pool.given : pool.price;
-}
-
-/// Keeps a whole message's prices for the next one.
-__device__ void keep_prices(const float (&prices)[2], price::LearntPrices& learnt) {
-  for (unsigned p = 0; p < 2; ++p) {
-    learnt.used[p] = prices[p];
-    if (prices[p] > 0) learnt.pools[p].smoothed_price = learnt.pools[p].price = prices[p];
-  }
 }
 
 __device__ void place_layers(const Frame& frame) {
@@ -127,9 +112,9 @@ __device__ void place_layers(const Frame& frame) {
       [&](std::uint64_t i, std::uint64_t before) {
         LayerState& layer = frame.layer(static_cast<std::uint32_t>(i));
         layer.body_at = frame.plan.head_bytes + before;
-        store_record(frame, static_cast<std::uint32_t>(i));
-        store_bytes(frame.message + layer.body_at + layer.bytes, 0,
-                    static_cast<unsigned>(padded(layer.bytes) - layer.bytes));
+        store_record(frame, static_cast<std::uint32_t>(i),
+                     frame.info(static_cast<std::uint32_t>(i)).kind, layer);
+        store_padding(frame, layer);
       });
   if (threadIdx.x != 0) return;
   MessageState& state = frame.state();
@@ -137,18 +122,13 @@ __device__ void place_layers(const Frame& frame) {
   state.total_bytes = frame.plan.head_bytes + bodies;
   state.price = shared_price(frame, kAtomsPool);
   state.grid_step = shared_price(frame, kGridPool);
-  if (state.learnt != nullptr) keep_prices({state.price, state.grid_step}, *state.learnt);
+  if (state.learnt != nullptr) keep_prices(state, *state.learnt);
 }
 
 __global__ void place_bodies(const Frame frame) {
-  const std::byte* const tables = frame(frame.plan.head_tables);
-  std::byte* const to =
-      frame.message + format::kHeaderBytes + format::kRecordBytes * std::uint64_t{frame.plan.count};
-  const std::uint64_t threads = std::uint64_t{gridDim.x} * blockDim.x;
-  for (std::uint64_t i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-       i < frame.plan.head_table_bytes / 4; i += threads) {
-    store_word(to + 4 * i, load_word(tables + 4 * i));
-  }
+  store_head_tables(frame, frame(frame.plan.head_tables),
+                    std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x,
+                    std::uint64_t{gridDim.x} * blockDim.x);
   if (blockIdx.x == 0) place_layers(frame);
 }
 
@@ -349,10 +329,10 @@ __device__ void move_down(const Frame& frame, std::uint64_t to, std::uint64_t fr
   }
 }
 
-/// Takes the bodies of layers out that were found non-finite as they were written.
+/// Takes the bodies of layers out that were found non-finite when their places were known.
 __global__ void close_gaps(const Frame frame) {
   MessageState& state = frame.state();
-  if (state.late_faults == 0) return;
+  if (state.gaps == 0) return;
   std::uint64_t to = frame.plan.head_bytes;
   for (std::uint32_t i = 0; i < frame.plan.count; ++i) {
     LayerState& layer = frame.layer(i);
@@ -363,7 +343,7 @@ __global__ void close_gaps(const Frame frame) {
     if (threadIdx.x == 0 && layer.bytes != bytes) {
       layer.bytes = 0;
       layer.flags = LayerRecord::kNonFinite;
-      store_record(frame, i);
+      store_record(frame, i, frame.info(i).kind, layer);
     }
     to += padded(bytes);
   }
@@ -401,6 +381,7 @@ __global__ void seal_message(const Frame frame, std::uint64_t* bytes, Status* st
 }  // namespace
 
 void place(const Frame& frame, Queue& queue) {
+  if (frame.plan.places_planned()) return;
   constexpr std::uint64_t kTableBytesByBlock = 16384, kMostBlocks = 256;
   const std::uint64_t blocks = std::clamp<std::uint64_t>(
       divide_up(frame.plan.head_table_bytes, kTableBytesByBlock), 1, kMostBlocks);

@@ -59,7 +59,8 @@ void begin(const Frames& frames, ConstBytes tables, std::span<const TensorView> 
 void begin_own(const Frames& frames, ConstBytes tables, std::span<const ConstTensorView> views,
                const Elsewhere& elsewhere, Queue& queue);
 
-/// Where bodies go; everything of the head but the header; the zeros behind bodies. One launch.
+/// Where bodies go; everything of the head but the header; the zeros behind bodies. One launch, none where
+/// all bodies are of fixed length, since `begin` has done it.
 void place(const Frame& frame, Queue& queue);
 /// Bodies of varying length, from the workspace. One launch, none without such layers.
 void assemble(const Frame& frame, Queue& queue);

@@ -7,7 +7,8 @@
 /// rest in words of 16 bytes, 4 KiB a warp. So one launch does both, and no order between its parts
 /// matters. A warp takes four layers: its lanes read the argument at different places, one after the
 /// other, and each place may have to come from memory first. A model of very many layers takes a launch
-/// for every kTensorsInLaunch.
+/// for every kTensorsInLaunch. Where all bodies of a message that is encoded are of fixed length, their
+/// places are planned, and rows, tables and padding of the message are written here as well.
 ///
 /// Traffic: a write of the zeroed part of the workspace, which is aligned to 256 bytes. No shared
 /// memory, nothing random.
@@ -17,6 +18,7 @@
 
 #include "backend/backend.hpp"
 #include "cuda/container.cuh"
+#include "cuda/message_head.cuh"
 #include "price/allotment.hpp"
 #include "price/price_math.hpp"
 
@@ -61,7 +63,7 @@ struct BeginJob {
 };
 
 /// The whole states that no layer has.
-__device__ void fill_message(const Frame& frame, const MessageCall& call) {
+__device__ void fill_message(const Frame& frame, const MessageCall& call, bool decodes) {
   MessageState state;
   state.key = call.device_key != nullptr ? *call.device_key : call.key;
   if (call.step != nullptr) state.key.step = *call.step;
@@ -69,6 +71,11 @@ __device__ void fill_message(const Frame& frame, const MessageCall& call) {
   if (call.limit != nullptr) state.cap.limit = *call.limit;
   state.learnt = call.learnt;
   state.ranks = call.ranks;
+  if (!decodes && frame.plan.places_planned()) {
+    state.head_bytes = frame.plan.head_bytes;
+    state.total_bytes = frame.plan.max_bytes;
+    if (state.learnt != nullptr) keep_prices(state, *state.learnt);
+  }
   frame.state() = state;
   for (const PoolNumber number : {kAtomsPool, kGridPool}) {
     PoolPrice pool;
@@ -109,13 +116,17 @@ __global__ void begin_messages(const Frames frames, const BeginJob job,
   const Frame& frame = frames.first;
   if (job.first == 0) {
     for (std::uint32_t m = 0; m < frames.count; ++m) clear_rest(frames[m], thread, threads);
-    if (thread < frames.count) fill_message(frames[static_cast<std::uint32_t>(thread)], job.call);
+    if (thread < frames.count)
+      fill_message(frames[static_cast<std::uint32_t>(thread)], job.call, job.decodes);
     auto* const tables = reinterpret_cast<uint4*>(const_cast<std::byte*>(frame.tables));
     for (std::uint64_t i = thread; i < job.table_bytes / 16; i += threads)
       tables[i] = reinterpret_cast<const uint4*>(argument.bytes)[i];
   }
   // Tables that this launch puts are not there yet.
   const std::byte* const tables = job.table_bytes > 0 ? argument.bytes : frame.tables;
+  const bool places = !job.decodes && frame.plan.places_planned();
+  if (places && job.first == 0)
+    store_head_tables(frame, tables + frame.plan.head_tables.at, thread, threads);
   const auto* const infos = reinterpret_cast<const PlannedLayer*>(tables + frame.plan.infos.at);
   const auto* const tensors =
       reinterpret_cast<const TensorInLaunch*>(argument.bytes + job.table_bytes);
@@ -136,8 +147,14 @@ __global__ void begin_messages(const Frames frames, const BeginJob job,
     if (job.decodes) {
       state.y = static_cast<float*>(values);
     } else {
+      const PlannedLayer& info = infos[job.first + i];
       state.x = values;
-      state.bytes = infos[job.first + i].fixed_bytes;
+      state.bytes = info.fixed_bytes;
+      if (places) {
+        state.body_at = info.body_at;
+        store_record(frame, job.first + i, info.kind, state);
+        store_padding(frame, state);
+      }
     }
     frames[m].layer(job.first + i) = state;
   }

@@ -89,12 +89,12 @@ __device__ inline void eight_entries(const Entries& entries, std::uint64_t i, st
   for (unsigned k = 0; k < 4; ++k) x[4 + k] = four[k];
 }
 
-/// By a whole warp that writes a body, each lane with what it met: `seal` takes a layer out that is
-/// found non-finite only now.
+/// By a whole warp that reads a layer of fixed length, each lane with what it met: `seal` takes a layer out
+/// that is found non-finite when its place is known.
 __device__ inline void note_finite(const Frame& frame, std::uint32_t layer, bool finite) {
   if (__all_sync(kAllLanes, finite) != 0 || lane() != 0) return;
   frame.mark_non_finite(layer);
-  atomicAdd(&frame.state().late_faults, 1u);
+  atomicAdd(&frame.state().gaps, 1u);
 }
 
 /// Whether the layer was found non-finite by an earlier launch: it has no body to write.

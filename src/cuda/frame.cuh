@@ -59,6 +59,7 @@ struct PlannedLayer {
   DType dtype = DType::f32;  ///< of what is encoded: f32 where a memory stands in front
   std::uint64_t apart_at =
       0;  ///< decoding: of the layer's entries among those of `FramePlan::apart`
+  std::uint64_t body_at = 0;  ///< bytes from the start of a message whose places are planned
 };
 
 /// A layer in the workspace; zeroed, then filled by `begin` and `open`.
@@ -114,7 +115,7 @@ struct MessageState {
   std::uint64_t total_bytes = 0, head_bytes = 0;
   unsigned long long checksum = 0;  ///< of the bodies, a sum in any order
   std::uint32_t tickets = 0;        ///< of blocks that are done
-  std::uint32_t late_faults = 0;    ///< layers of fixed length found non-finite while written
+  std::uint32_t gaps = 0;           ///< > 0: a layer of fixed length was found non-finite
   std::uint32_t non_finite = 0;     ///< decoding: layers to fill with NaN
   std::uint32_t notices = 0;        ///< flags of a Status; atomicOr
   std::uint32_t fault =
@@ -164,6 +165,9 @@ struct FramePlan {
   bool pooled[2] = {};         ///< layers with a budget share the pool's price
   bool fixed_layers = false;   ///< there are bodies of fixed length
   bool staged_layers = false;  ///< there are bodies of varying length
+
+  /// Whether bodies stand where the plan says: all are of fixed length. Gaps are closed in the end.
+  [[nodiscard]] __host__ __device__ bool places_planned() const { return !staged_layers; }
 };
 
 struct Entries;

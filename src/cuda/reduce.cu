@@ -169,7 +169,7 @@ __global__ void reduce_kernel(const Frame frame, const ReducePlan plan) {
   std::uint64_t index = at.index % job.leaves;
 
   const Leaf leaf = read_leaf(job.rule, frame.entries(job.layer), begin + index * kLeaf, end);
-  if (__all_sync(kAllLanes, leaf.finite) == 0 && lane() == 0) frame.mark_non_finite(job.layer);
+  note_finite(frame, job.layer, leaf.finite);
 
   ReducePart part = leaf.part;
   std::uint64_t count = divide_up(end - begin, kLeaf), stride = job.leaves;
