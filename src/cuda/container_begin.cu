@@ -62,8 +62,9 @@ struct BeginJob {
   bool decodes = false;
 };
 
-/// The whole states that no layer has.
-__device__ void fill_message(const Frame& frame, const MessageCall& call, bool decodes) {
+/// The whole states that no layer has. `kPlaces`: bodies stand where the plan says.
+template <bool kPlaces>
+__device__ void fill_message(const Frame& frame, const MessageCall& call) {
   MessageState state;
   state.key = call.device_key != nullptr ? *call.device_key : call.key;
   if (call.step != nullptr) state.key.step = *call.step;
@@ -71,7 +72,7 @@ __device__ void fill_message(const Frame& frame, const MessageCall& call, bool d
   if (call.limit != nullptr) state.cap.limit = *call.limit;
   state.learnt = call.learnt;
   state.ranks = call.ranks;
-  if (!decodes && frame.plan.places_planned()) {
+  if constexpr (kPlaces) {
     state.head_bytes = frame.plan.head_bytes;
     state.total_bytes = frame.plan.max_bytes;
     if (state.learnt != nullptr) keep_prices(state, *state.learnt);
@@ -108,25 +109,27 @@ __device__ void clear_rest(const Frame& frame, std::uint64_t thread, std::uint64
   clear(frame, (frame.plan.states_end + 63) / 64 * 64, frame.plan.zeroed_bytes, thread, threads);
 }
 
-template <std::size_t kBytes>
-__global__ void begin_messages(const Frames frames, const BeginJob job,
-                               const __grid_constant__ InLaunch<kBytes> argument) {
+/// `kPlaces`: a message is encoded whose bodies stand where the plan says.
+template <std::size_t kBytes, bool kPlaces>
+__device__ __forceinline__ void begin_all(const Frames& frames, const BeginJob& job,
+                                          const InLaunch<kBytes>& argument) {
   const std::uint64_t thread = warp_in_grid() * kLanes + lane();
   const std::uint64_t threads = warps_in_grid() * kLanes;
   const Frame& frame = frames.first;
   if (job.first == 0) {
     for (std::uint32_t m = 0; m < frames.count; ++m) clear_rest(frames[m], thread, threads);
     if (thread < frames.count)
-      fill_message(frames[static_cast<std::uint32_t>(thread)], job.call, job.decodes);
+      fill_message<kPlaces>(frames[static_cast<std::uint32_t>(thread)], job.call);
     auto* const tables = reinterpret_cast<uint4*>(const_cast<std::byte*>(frame.tables));
     for (std::uint64_t i = thread; i < job.table_bytes / 16; i += threads)
       tables[i] = reinterpret_cast<const uint4*>(argument.bytes)[i];
   }
   // Tables that this launch puts are not there yet.
   const std::byte* const tables = job.table_bytes > 0 ? argument.bytes : frame.tables;
-  const bool places = !job.decodes && frame.plan.places_planned();
-  if (places && job.first == 0)
-    store_head_tables(frame, tables + frame.plan.head_tables.at, thread, threads);
+  if constexpr (kPlaces) {
+    if (job.first == 0)
+      store_head_tables(frame, tables + frame.plan.head_tables.at, thread, threads);
+  }
   const auto* const infos = reinterpret_cast<const PlannedLayer*>(tables + frame.plan.infos.at);
   const auto* const tensors =
       reinterpret_cast<const TensorInLaunch*>(argument.bytes + job.table_bytes);
@@ -144,20 +147,33 @@ __global__ void begin_messages(const Frames frames, const BeginJob job,
       state.callers = data;
       state.callers_dtype = tensors[i].dtype();
     }
-    if (job.decodes) {
+    if (!kPlaces && job.decodes) {
       state.y = static_cast<float*>(values);
     } else {
-      const PlannedLayer& info = infos[job.first + i];
       state.x = values;
-      state.bytes = info.fixed_bytes;
-      if (places) {
-        state.body_at = info.body_at;
-        store_record(frame, job.first + i, info.kind, state);
-        store_padding(frame, state);
-      }
+      state.bytes = infos[job.first + i].fixed_bytes;
+    }
+    if constexpr (kPlaces) {
+      const PlannedLayer& info = infos[job.first + i];
+      state.body_at = info.body_at;
+      store_record(frame, job.first + i, info.kind, state);
+      store_padding(frame, state);
     }
     frames[m].layer(job.first + i) = state;
   }
+}
+
+template <std::size_t kBytes>
+__global__ void begin_messages(const Frames frames, const BeginJob job,
+                               const __grid_constant__ InLaunch<kBytes> argument) {
+  begin_all<kBytes, false>(frames, job, argument);
+}
+
+/// A message is encoded whose bodies stand where the plan says.
+template <std::size_t kBytes>
+__global__ void begin_planned(const Frames frames, const BeginJob job,
+                              const __grid_constant__ InLaunch<kBytes> argument) {
+  begin_all<kBytes, true>(frames, job, argument);
 }
 
 /// Warps that clear the workspace.
@@ -178,7 +194,9 @@ void launch_begin(const Frames& frames, const BeginJob& job, ConstBytes bytes, s
   InLaunch<kSizes[kChoice]> argument;
   std::copy(bytes.begin(), bytes.end(), argument.bytes);
   std::fill(argument.bytes + bytes.size(), std::end(argument.bytes), std::byte{0});
-  queue.launch_warps(begin_messages<kSizes[kChoice]>, warps, frames, job, argument);
+  const bool places = !job.decodes && frames.first.plan.places_planned();
+  queue.launch_warps(places ? begin_planned<kSizes[kChoice]> : begin_messages<kSizes[kChoice]>,
+                     warps, frames, job, argument);
 }
 
 /// `tensor(i)` is what travels of layer i.

@@ -3,6 +3,7 @@
 /// stream, and as many launches for a thousand layers as for one.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <iostream>
 #include <map>
 
@@ -81,6 +82,18 @@ TEST(Launches, AreAsManyForAThousandLayersAsForOne) {
     EXPECT_LE(single.encode, 14u) << policy;
     EXPECT_LE(single.decode, 13u) << policy;
   }
+}
+
+/// Where all bodies are of fixed length, the first launch places them; one body that varies, and another launch does.
+TEST(Launches, PlacesOfFixedLengthsTakeNoneOfTheirOwn) {
+  const std::vector<LayerSpec> two{{"a", {640}}, {"b", {64, 300}}};
+  for (const std::string policy : {"*=sign", "*=qsgd:bits=4", "*=identity", "*=natural",
+                                   "*=minmax:bits=8", "*=randomk:keep=0.1"}) {
+    EXPECT_EQ(captured_launches_of(two, policy).encode, 4u) << policy;
+  }
+  EXPECT_EQ(captured_launches_of(two, "*=terngrad").encode, 5u);
+  const auto kernels = launches_of(two, "a=sign; b=topk:keep=0.1").kernels;
+  EXPECT_EQ(std::ranges::count(kernels, "place_bodies"), 1);
 }
 
 /// Of sketches and chosen forms too; how many depends on what shapes there are, such as rows of
