@@ -93,7 +93,10 @@ TEST(Launches, PlacesOfFixedLengthsTakeNoneOfTheirOwn) {
   }
   EXPECT_EQ(captured_launches_of(two, "*=terngrad").encode, 5u);
   const auto kernels = launches_of(two, "a=sign; b=topk:keep=0.1").kernels;
-  EXPECT_EQ(std::ranges::count(kernels, "place_bodies"), 1);
+  const auto places = [](const std::string& kernel) {
+    return kernel.find("place_bodies") != std::string::npos;
+  };
+  EXPECT_EQ(std::ranges::count_if(kernels, places), 1);
 }
 
 /// Of sketches and chosen forms too; how many depends on what shapes there are, such as rows of
