@@ -260,7 +260,7 @@ __device__ bool bodies_hold(const Frame& frame) {
   return state.checksum == state.stated_checksum;
 }
 
-__global__ void __launch_bounds__(kScanThreads, 1) check_messages(const Frames frames) {
+__global__ void __launch_bounds__(kScanThreads, 2) check_messages(const Frames frames) {
   constexpr unsigned kWarps = kScanThreads / kLanes;
   const Frame frame = frames[blockIdx.y];
   MessageState& state = frame.state();
