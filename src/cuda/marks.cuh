@@ -163,12 +163,12 @@ __device__ inline void write_gaps(const LaneMarks& marks, unsigned k, std::uint6
 
 }  // namespace marks
 
-/// By a whole warp: counts what segment `unit` keeps and what its gaps take, and adds it to the
-/// job's. The segment's words must be written (by this warp, or a launch before).
-__device__ inline void measure_segment(const Frame& frame, const MarksPlan& plan,
-                                       std::uint64_t unit) {
+/// By a whole warp: counts what segment `at` keeps and what its gaps take, and leaves it in the segment's state. Lane
+/// k returns the bits of the gaps under parameter k, the lane behind those how many are kept. The
+/// segment's words must be written (by this warp, or a launch before).
+__device__ inline std::uint32_t count_gaps(const Frame& frame, const MarksPlan& plan,
+                                           const UnitOf& at) {
   __syncwarp();  // words that this warp wrote are seen by all of it
-  const UnitOf at = find_unit(frame, plan.segments, unit);
   const marks::LaneMarks own = marks::load_lane(segment_words(frame, plan, at));
   std::uint32_t bits[coding::kMaxRiceBits + 1] = {};
   marks::for_each_gap(own, [&](std::uint32_t gap) {
@@ -176,20 +176,57 @@ __device__ inline void measure_segment(const Frame& frame, const MarksPlan& plan
   });
   const auto kept =
       warp_sum(static_cast<std::uint32_t>(__popcll(own.word[0]) + __popcll(own.word[1])));
-  MarksSegment& segment = frame(plan.segment_states)[unit];
-  MarksState& state = frame(plan.states)[at.job];
-  std::uint32_t mine = 0;  // lane k has the sum of k
+  MarksSegment& segment = frame(plan.segment_states)[at.number];
+  std::uint32_t mine = lane() == coding::kMaxRiceBits + 1 ? kept : 0;
   for (unsigned k = 0; k <= coding::kMaxRiceBits; ++k) {
     const std::uint32_t sum = warp_sum(bits[k]);
     if (lane() == k) mine = sum;
   }
-  if (lane() <= coding::kMaxRiceBits) {
-    segment.gap_bits[lane()] = mine;
-    if (mine != 0) atomicAdd(&state.gap_bits[lane()], mine);
-  }
-  if (lane() == 0) {
-    segment.kept = kept;
-    if (kept != 0) atomicAdd(&state.kept, kept);
+  if (lane() <= coding::kMaxRiceBits) segment.gap_bits[lane()] = mine;
+  if (lane() == 0) segment.kept = kept;
+  return mine;
+}
+
+/// Adds what the lanes of a warp counted of segments to their job's.
+__device__ inline void add_counted(MarksState& state, std::uint32_t mine) {
+  if (mine == 0) return;
+  if (lane() <= coding::kMaxRiceBits) atomicAdd(&state.gap_bits[lane()], mine);
+  if (lane() == coding::kMaxRiceBits + 1) atomicAdd(&state.kept, mine);
+}
+
+/// By a whole warp: `count_gaps` of segment `unit`, added to the job's.
+__device__ inline void measure_segment(const Frame& frame, const MarksPlan& plan,
+                                       std::uint64_t unit) {
+  const UnitOf at = find_unit(frame, plan.segments, unit);
+  const std::uint32_t mine = count_gaps(frame, plan, at);
+  add_counted(frame(plan.states)[at.job], mine);
+}
+
+namespace marks {
+/// What the warps of a block counted of a segment each, and whose it is.
+struct BlockCounts {
+  std::uint32_t counts[kMaxWarps][coding::kMaxRiceBits + 2];
+  std::uint32_t job[kMaxWarps];
+};
+}  // namespace marks
+
+/// By all warps of a block, a segment each: the same for segment `at`, none where `at` is no unit. Sums of neighbours are added to
+/// their job's together, since all that segments add meets in one place of memory.
+__device__ inline void measure_segments(const Frame& frame, const MarksPlan& plan,
+                                        const UnitOf& at) {
+  auto& memory = shared<marks::BlockCounts>();
+  const std::uint32_t mine = at ? count_gaps(frame, plan, at) : 0;
+  if (lane() < coding::kMaxRiceBits + 2) memory.counts[warp_in_block()][lane()] = mine;
+  if (lane() == 0) memory.job[warp_in_block()] = at ? at.job : ~0u;
+  __syncthreads();
+  if (warp_in_block() != 0) return;
+  std::uint32_t sum = 0;
+  const unsigned warps = blockDim.x / kLanes;
+  for (unsigned w = 0; w < warps && memory.job[w] != ~0u; ++w) {
+    if (lane() < coding::kMaxRiceBits + 2) sum += memory.counts[w][lane()];
+    if (w + 1 < warps && memory.job[w + 1] == memory.job[w]) continue;
+    add_counted(frame(plan.states)[memory.job[w]], sum);
+    sum = 0;
   }
 }
 

@@ -338,18 +338,19 @@ __global__ void __launch_bounds__(kScanThreads) rank_ties(Frame frame, Plan plan
       [&](std::uint64_t i, std::uint32_t sum) { before[i] = sum; });
 }
 
-__global__ void settle(Frame frame, Plan plan) {
+__global__ void __launch_bounds__(kScanThreads) settle(Frame frame, Plan plan) {
   const UnitOf at = unit_of_warp(frame, plan.marks.segments);
-  if (!at) return;
-  const Job& job = frame(plan.jobs)[at.job];
-  const State& state = frame(plan.states)[at.job];
-  const std::uint32_t before = frame(plan.equal_before)[at.number];
-  const std::uint32_t left = before < state.ties ? state.ties - before : 0;
-  if (frame(plan.equal)[at.number] > left) {
-    mark_segment(frame.entries(job.layer), SegmentRange(job.n, at.index), state.key, left,
-                 segment_words(frame, plan.marks, at));
+  if (at) {
+    const Job& job = frame(plan.jobs)[at.job];
+    const State& state = frame(plan.states)[at.job];
+    const std::uint32_t before = frame(plan.equal_before)[at.number];
+    const std::uint32_t left = before < state.ties ? state.ties - before : 0;
+    if (frame(plan.equal)[at.number] > left) {
+      mark_segment(frame.entries(job.layer), SegmentRange(job.n, at.index), state.key, left,
+                   segment_words(frame, plan.marks, at));
+    }
   }
-  measure_segment(frame, plan.marks, at.number);
+  measure_segments(frame, plan.marks, at);
 }
 
 /// A body that keeps half of the entries or more has the bit map, and gaps are not looked at.
@@ -370,22 +371,53 @@ __global__ void __launch_bounds__(kLongScanThreads, 1) layout_bodies(Frame frame
   body.pieces = 1;
 }
 
+/// By a whole warp: the marked entries of a segment, in their order, to `values`. A lane reads four neighbours of a
+/// row of 128 entries; several rows are on their way before one is stored, as each comes from memory.
+__device__ void stage_values(const Entries& x, const SegmentRange& range,
+                             const std::uint64_t* words, std::uint32_t* values) {
+  constexpr unsigned kRows = 4;
+  const std::uint64_t low = words[2 * lane()], high = words[2 * lane() + 1];  // of row lane()
+  std::uint32_t total;
+  const std::uint32_t before =
+      warp_exclusive_sum(static_cast<std::uint32_t>(__popcll(low) + __popcll(high)), total);
+  const bool upper = lane() >= kLanes / 2;
+  const unsigned shift = 4 * (lane() % (kLanes / 2));
+  const auto rows = static_cast<unsigned>((range.end - range.begin + kKeptStep - 1) / kKeptStep);
+#pragma unroll 1
+  for (unsigned row = 0; row < rows; row += kRows) {
+    unsigned bits[kRows];
+    std::uint32_t rank[kRows];
+    float v[kRows][4];
+#pragma unroll
+    for (unsigned k = 0; k < kRows; ++k) {
+      const int of = static_cast<int>(row + k);
+      const std::uint64_t first = __shfl_sync(kAllLanes, low, of),
+                          second = __shfl_sync(kAllLanes, high, of);
+      const std::uint64_t own = upper ? second : first;
+      bits[k] = static_cast<unsigned>(own >> shift) & 15u;
+      rank[k] = __shfl_sync(kAllLanes, before, of) +
+                static_cast<std::uint32_t>((upper ? __popcll(first) : 0) +
+                                           __popcll(own & ((std::uint64_t{1} << shift) - 1)));
+      if (bits[k] != 0) x.four(range.begin + kKeptStep * (row + k) + 4 * lane(), range.end, v[k]);
+    }
+#pragma unroll
+    for (unsigned k = 0; k < kRows; ++k) {
+#pragma unroll
+      for (unsigned j = 0; j < 4; ++j) {
+        if (((bits[k] >> j) & 1u) != 0) values[rank[k]++] = __float_as_uint(v[k][j]);
+      }
+    }
+  }
+}
+
 __global__ void stage(Frame frame, Plan plan) {
   const UnitOf at = unit_of_warp(frame, plan.marks.segments);
   if (!at) return;
   const Job& job = frame(plan.jobs)[at.job];
   write_segment(frame, plan.marks, at.number, frame(plan.sections) + job.first_word);
-  const Entries x = frame.entries(job.layer);
-  const std::uint64_t* const words = segment_words(frame, plan.marks, at);
-  const SegmentRange range(job.n, at.index);
-  std::uint32_t* const values =
-      frame(plan.values) + job.first_value + frame(plan.marks.segment_states)[at.number].rank;
-  const auto word = [&](std::uint64_t w) { return words[w - range.begin / 64]; };
-  visit_kept(range, word, [&](std::uint64_t i, unsigned bits, std::uint32_t rank) {
-    for (unsigned k = 0; k < 4; ++k) {
-      if (((bits >> k) & 1u) != 0) values[rank++] = __float_as_uint(x(i + k));
-    }
-  });
+  stage_values(
+      frame.entries(job.layer), SegmentRange(job.n, at.index), segment_words(frame, plan.marks, at),
+      frame(plan.values) + job.first_value + frame(plan.marks.segment_states)[at.number].rank);
 }
 
 }  // namespace
@@ -434,7 +466,8 @@ void size(const Frame& frame, const Plan& plan, Queue& queue) {
   const std::uint64_t segments = plan.marks.segments.units;
   queue.launch_blocks(mark, plan.tiles.units, kScanThreads, 0, frame, plan);
   queue.launch_blocks(rank_ties, plan.count, kScanThreads, 0, frame, plan);
-  queue.launch_warps(settle, segments, frame, plan);
+  queue.launch_blocks(settle, divide_up(segments, kScanThreads / kLanes), kScanThreads, 0, frame,
+                      plan);
   queue.launch_blocks(layout_bodies, plan.count, kLongScanThreads, 0, frame, plan);
   queue.launch_warps(stage, segments, frame, plan);
 }
