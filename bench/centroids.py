@@ -67,8 +67,8 @@ class Coder:
         return np.where(count < LEAST, 0, sums / np.maximum(count, 1))
 
 
-def content_of(family, price, coder):
-    """Bits of the content, kept atoms, and what each of their vectors decodes to."""
+def family_of(family, price, coder):
+    """Bits, kept atoms, and what each of their vectors decodes to."""
     kept = np.flatnonzero(family.amplitude >= coder.least * price)
     number, _ = classes_of(family.amplitude[kept] / price)
     content, decoded = 0.0, []
@@ -83,12 +83,6 @@ def content_of(family, price, coder):
                                           WORTH * price**2 / (step**2 * others[of]))
             out[of], content = values * step, content + bits.sum()
         decoded.append(out)
-    return content, kept, decoded
-
-
-def family_of(family, price, coder):
-    """The same with the bits of everything."""
-    content, kept, decoded = content_of(family, price, coder)
     frame = marks(len(family.amplitude), max(len(kept), 1)) + 38.5 if len(kept) else 0
     return content + len(kept) * (6 + family.beside) + frame, kept, decoded
 
@@ -148,25 +142,25 @@ def fit(models, rates):
     return gathers.fitted()
 
 
-def spread_costs(spread):
-    tables, steps = make_duo_code.make_steps()
-    make_duo_code.add_costs(tables, steps, spread)
-    return np.array([step["centred_bits"] for step in steps])
-
-
 def print_spreads(models, rates):
-    costs = [spread_costs(spread) for spread in SPREADS]
+    tables, steps = make_duo_code.make_steps()
+    costs = []
+    for spread in SPREADS:
+        make_duo_code.add_costs(tables, steps, spread)
+        costs.append(np.array([step["centred_bits"] for step in steps]))
     print(f"{'gradient':24} {'atoms':7} {'bits':>6} " + " ".join(f"{spread:6g}" for spread in SPREADS))
-    shares, coder = [], Coder(OFFSETS)
+    shares = []
     for path, model in models.items():
         for atoms in ATOMS[:3]:
             for rate in rates:
-                price, found = model.predict(f"atomo:bits={rate},atoms={atoms},content=nearest").price, 0
-                expected = np.zeros(len(SPREADS))
+                price = model.predict(f"atomo:bits={rate},atoms={atoms},content=nearest").price
+                found, expected, rng = 0.0, np.zeros(len(SPREADS)), np.random.default_rng(0)
                 for family in (family for layer in model.layers if layer.energy for family in layer.families(atoms)):
                     ratio = family.amplitude / price
                     p, (number, part) = np.where(ratio >= NEAREST_RATIO, 1.0, 0.0), classes_of(ratio)
-                    found += content_of(family, price, coder)[0]
+                    for factor in family.factors:
+                        step = factor.steps[number] * (price if factor is family.factors[-1] else 1)
+                        found += factor.content(step, np.ones_like(p), number, p, rng, nearest=True)
                     expected += [family.content(p, number, part, one) for one in costs]
                 shares.append(found / expected)
                 print(f"{path[-24:]:24} {atoms:7} {rate:6g} " + " ".join(f"{share:6.3f}" for share in shares[-1]), flush=True)
