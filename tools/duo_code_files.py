@@ -23,6 +23,7 @@ def write_centred_costs(path, steps):
            "namespace atomo::price {"]
     out += c_array(["Expected cost of an entry of a centred layer, as coding::kStepCost256 has that of a dithered one."],
                    "std::uint16_t kCentredStepCost256[][17]", [in_256ths(s["centred_bits"]) for s in steps])
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(out + ["", "}  // namespace atomo::price", ""]))
 
 
