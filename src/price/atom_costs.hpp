@@ -10,7 +10,8 @@
 namespace atomo::price {
 
 /// The costs of the atoms of this layout.
-[[nodiscard]] PriceCosts price_costs(const AtomLayout& layout) noexcept;
+[[nodiscard]] PriceCosts price_costs(const AtomLayout& layout,
+                                     Selection selection = Selection::drawn) noexcept;
 
 /// Bins that suffice for the amplitudes of this layout.
 [[nodiscard]] std::size_t max_price_bins(const AtomLayout& layout) noexcept;
