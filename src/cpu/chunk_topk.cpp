@@ -3,8 +3,8 @@
 /// it is in the next one: one pass marks all above a bound below it, and of these few the k largest are
 /// found. Where they are fewer than k, or many, the search is among all entries of the chunk.
 /// Where entries are drawn, a group is read twice: for its scale, then for the draw. Tiles are made a chunk's
-/// worth at a time, so that they stay in a cache; for the draw a whole group's where that is at most 65,536
-/// entries, which 1/64 of the entries or more make, and are made twice where it is not.
+/// worth at a time, so that they stay in a cache. A draw keeps the tiles of a group of at most 65,536 entries
+/// between its two passes; those of a larger group, which keeps less than 1/64, are made twice.
 ///
 /// Reads 4 bytes an entry, writes what is sent.
 
