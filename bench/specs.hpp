@@ -45,6 +45,8 @@ inline constexpr const char* kListed[] = {
     "sign:scale=mean",
     "topk:keep=0.01",
     "topk:chunk=4096,k=64,values=2",
+    "topk:chunk=4096,k=64,values=2,select=drawn",
+    "topk:chunk=4096,k=64,values=2,dct=64,select=drawn",
     "randomk:keep=0.01",
     "identity+blosc:codec=lz4,shuffle=byte",
     "qsgd:bits=4+blosc:codec=zstd,level=1",

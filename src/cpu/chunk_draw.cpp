@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Sums of shares in lanes, in two parts of a share so that 32 bits are enough; the draw itself adds one
-/// entry's share after the other. A chunk stays in the L1 cache.
+/// Sums of shares in lanes, in two parts of a share so that 32 bits are enough. The draw needs no more than
+/// the running sum's lower 32 bits: bit 30 changes where an entry is kept. A chunk stays in the L1 cache.
 
 #include "cpu/chunk_draw.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #undef HWY_TARGET_INCLUDE
@@ -63,6 +64,36 @@ ChunkFacts find_facts(const float* x, std::size_t n) {
           static_cast<std::uint32_t>(filled) - zero_count, hn::GetLane(hn::SumOfLanes(d, sum))};
 }
 
+/// What lanes are moved by: up by a number of places with zeros behind them, or from the last one to all.
+template <class D>
+struct LaneMoves {
+  static constexpr std::size_t kLanes = hn::MaxLanes(D()), kSteps = std::bit_width(kLanes) - 1;
+  using Indices = decltype(hn::SetTableIndices(D(), static_cast<const std::int32_t*>(nullptr)));
+
+  HWY_INLINE explicit LaneMoves(D d) {
+    HWY_ALIGN std::int32_t from[kLanes];
+    for (std::size_t step = 0; step < kSteps; ++step) {
+      for (std::size_t i = 0; i < kLanes; ++i)
+        from[i] = static_cast<std::int32_t>((i - (std::size_t{1} << step)) % kLanes);
+      up[step] = hn::SetTableIndices(d, from);
+      filled[step] = hn::Not(hn::FirstN(d, std::size_t{1} << step));
+    }
+    std::fill_n(from, kLanes, static_cast<std::int32_t>(kLanes - 1));
+    last = hn::SetTableIndices(d, from);
+  }
+
+  Indices up[kSteps + 1], last;
+  hn::Mask<D> filled[kSteps + 1];
+};
+
+/// Of each lane the sum of those up to it, modulo 2^32.
+template <class Moves, class V>
+HWY_INLINE V running_sums(const Moves& moves, V v) {
+  for (std::size_t step = 0; step < moves.kSteps; ++step)
+    v = hn::Add(v, hn::IfThenElseZero(moves.filled[step], hn::TableLookupLanes(v, moves.up[step])));
+  return v;
+}
+
 /// `math::share_of` in lanes.
 template <class D, class V>
 HWY_INLINE auto shares_of(D d, V magnitude, math::LevelScale scale) {
@@ -90,12 +121,33 @@ math::ShareSum sum_shares(const float* x, std::size_t n, math::LevelScale scale)
           static_cast<std::uint32_t>(hn::GetLane(hn::SumOfLanes(di, certain)))};
 }
 
-void write_shares(const float* x, std::size_t n, math::LevelScale scale, std::uint32_t* shares) {
+/// Marks the entries that are drawn where the sum of shares starts at `sum`.
+void mark_drawn(const float* x, std::size_t n, math::LevelScale scale, std::uint32_t sum,
+                std::uint64_t* words) {
   const hn::CappedTag<float, 16> d;
   const hn::RebindToUnsigned<decltype(d)> du;
-  each_vector(d, x, n, [&](auto v, std::size_t i) {
-    hn::StoreU(hn::BitCast(du, shares_of(d, v, scale)), du, shares + i);
-  });
+  const LaneMoves<decltype(du)> moves(du);
+  const auto kept_bit = hn::Set(du, math::kWholeShare);
+  auto before = hn::Set(du, sum);
+  for (std::size_t at = 0; at < n; at += 64) {
+    float tail[64] = {};
+    const float* in = x + at;
+    if (n - at < 64) {
+      std::memcpy(tail, in, (n - at) * sizeof(float));
+      in = tail;
+    }
+    std::uint64_t marks = 0;
+    for (std::size_t i = 0; i < 64; i += hn::Lanes(d)) {
+      const auto share = hn::BitCast(du, shares_of(d, hn::Abs(hn::LoadU(d, in + i)), scale));
+      const auto behind = hn::Add(before, running_sums(moves, share));
+      const auto changed = hn::Xor(behind, hn::Sub(behind, share));
+      std::uint8_t bits[8] = {};
+      hn::StoreMaskBits(du, hn::TestBit(changed, kept_bit), bits);
+      marks |= (std::uint64_t{bits[0]} | std::uint64_t{bits[1]} << 8) << i;
+      before = hn::TableLookupLanes(behind, moves.last);
+    }
+    words[at / 64] = marks;
+  }
 }
 
 }  // namespace HWY_NAMESPACE
@@ -106,7 +158,7 @@ HWY_AFTER_NAMESPACE();
 namespace atomo::cpu {
 HWY_EXPORT(find_facts);
 HWY_EXPORT(sum_shares);
-HWY_EXPORT(write_shares);
+HWY_EXPORT(mark_drawn);
 
 format::DrawnChunk measure_chunk(const float* x, std::size_t n, std::uint32_t slots,
                                  std::uint32_t& guess) noexcept {
@@ -124,23 +176,16 @@ format::DrawnChunk measure_chunk(const float* x, std::size_t n, std::uint32_t sl
 
 void draw_entries(const float* x, std::size_t n, std::uint32_t slots, float scale,
                   std::uint32_t random, Candidates& out) noexcept {
-  std::uint32_t shares[kMaxChunk + 16];
+  std::uint64_t words[kMaxChunk / 64];
+  const math::LevelScale factors = math::level_scale(scale, static_cast<float>(math::kWholeShare));
+  HWY_DYNAMIC_DISPATCH(mark_drawn)(x, n, factors, random >> 2, words);
+  out.collect(x, n, words);
+  // Slots are short at the largest scale alone.
+  out.count = std::min(out.count, slots);
   const std::uint32_t drawn = magnitude_of(scale);
-  HWY_DYNAMIC_DISPATCH(write_shares)
-  (x, n, math::level_scale(scale, static_cast<float>(math::kWholeShare)), shares);
-  std::uint32_t sum = random >> 2, count = 0;
-  for (std::size_t i = 0; i < n; ++i) {
-    sum += shares[i];
-    out.places[count] = static_cast<std::uint16_t>(i);
-    count += sum >> 30;
-    sum &= math::kWholeShare - 1;
-    // Slots are short at the largest scale alone.
-    if (count == slots) break;
-  }
-  out.count = count;
-  for (std::uint32_t i = 0; i < count; ++i) {
-    const std::size_t place = out.places[i];
-    out.magnitudes[i] = shares[place] == math::kWholeShare ? magnitude_of(x[place]) : drawn;
+  for (std::uint32_t i = 0; i < out.count; ++i) {
+    std::uint32_t& magnitude = out.magnitudes[i];
+    if (!math::has_whole_share(std::bit_cast<float>(magnitude), factors)) magnitude = drawn;
   }
 }
 

@@ -3,7 +3,8 @@
 /// it is in the next one: one pass marks all above a bound below it, and of these few the k largest are
 /// found. Where they are fewer than k, or many, the search is among all entries of the chunk.
 /// Where entries are drawn, a group is read twice: for its scale, then for the draw. Tiles are made a chunk's
-/// worth at a time, so that they stay in a cache.
+/// worth at a time, so that they stay in a cache. A draw keeps the tiles of a group of at most 65,536 entries
+/// between its two passes; those of a larger group, which keeps less than 1/64, are made twice.
 ///
 /// Reads 4 bytes an entry, writes what is sent.
 
@@ -13,6 +14,7 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <span>
 
 #include "coding/rice.hpp"
 #include "core/philox.hpp"
@@ -90,6 +92,9 @@ constexpr std::uint32_t kOctave = 1u << 23, kMaxStep = 4 * kOctave;
 /// A bound that no finite entry is above: nothing is known of chunks.
 constexpr std::uint32_t kNoBound = 0x7F7FFFFF;
 
+/// Entries of a group that a draw keeps between its two passes: 256 KiB of a task's stack.
+constexpr std::size_t kStoredGroup = 1 << 16;
+
 /// What a group keeps.
 struct Kept {
   std::uint32_t entries[kMaxChunk];  ///< bit patterns
@@ -162,33 +167,41 @@ void find_group_bins(const Kept& kept, const ChunkCoder& coder) noexcept {
 /// The chunks of a sequence, one after the other.
 class ChunkReader {
  public:
-  /// `tiles`: what the sequence consists of; null where it is `x`.
-  ChunkReader(const float* x, const TileReader* tiles) noexcept : x_(x), tiles_(tiles) {}
+  /// `tiles`: what the sequence consists of; null where it is `x`. `room`, for tiles: a chunk and two tiles
+  /// or more.
+  ChunkReader(const float* x, const TileReader* tiles, std::span<float> room) noexcept
+      : x_(x), tiles_(tiles), room_(room) {}
 
   /// The entries [begin, begin + n), n <= kMaxChunk, until the next call; null where one is not finite and
-  /// would be transformed.
+  /// would be transformed. Those from `begin` on are kept as long as there is room.
   const float* read(std::uint64_t begin, std::uint32_t n) noexcept {
     if (tiles_ == nullptr) return x_ + begin;
     const std::uint64_t tile = tiles_->tile_entries();
     if (begin < begin_ || begin > end_) begin_ = end_ = begin / tile * tile;
     while (end_ < begin + n) {
-      drop_before(std::min(begin, end_));
-      if (!tiles_->read(end_ / tile, room_ + (end_ - begin_))) return nullptr;
+      if (end_ - begin_ + tile > room_.size()) drop_before(std::min(begin, end_));
+      if (!tiles_->read(end_ / tile, room_.data() + (end_ - begin_))) return nullptr;
       end_ += tile;
     }
-    return room_ + (begin - begin_);
+    return room_.data() + (begin - begin_);
+  }
+  /// Makes room for what stands from `begin` on.
+  void start(std::uint64_t begin) noexcept {
+    if (begin > begin_ && begin <= end_) drop_before(begin);
   }
 
  private:
   void drop_before(std::uint64_t begin) noexcept {
-    std::copy(room_ + (begin - begin_), room_ + (end_ - begin_), room_);
+    const auto first = room_.begin();
+    std::copy(first + static_cast<std::ptrdiff_t>(begin - begin_),
+              first + static_cast<std::ptrdiff_t>(end_ - begin_), first);
     begin_ = begin;
   }
 
   const float* x_;
   const TileReader* tiles_;
+  std::span<float> room_;
   std::uint64_t begin_ = 0, end_ = 0;  ///< of what is in the room
-  float room_[kMaxChunk + kMaxTile];
 };
 
 /// Groups on their way into a body.
@@ -241,6 +254,7 @@ struct GroupWriter {
   bool write_drawn(std::uint64_t g, ChunkReader& reader, core::BitWriter& stream) const noexcept {
     format::DrawnChunk chunks[ChunkBody::kMaxGroup], group;
     std::uint32_t guess = 0;
+    reader.start(g * body.group_chunks * body.chunk);
     const bool finite = each_chunk(
         g, reader,
         [&](std::uint32_t c, std::uint64_t, const float* own, std::uint32_t n, std::uint32_t k) {
@@ -264,9 +278,12 @@ struct GroupWriter {
     if (write_empty(g, kept)) return true;
     const core::Philox rounds(key, core::Purpose::round_entry);
     const std::uint64_t first = g * body.group_chunks * body.keep;
+    core::PhiloxWords words{};
+    std::uint64_t block = ~std::uint64_t{0};
     for (std::uint32_t i = 0; i < kept.count; ++i) {
       const std::uint64_t slot = first + kept.slots[i];
-      kept.entries[i] = coder.quantise(kept.entries[i], rounds(slot / 4)[slot % 4]);
+      if (slot / 4 != block) words = rounds(block = slot / 4);
+      kept.entries[i] = coder.quantise(kept.entries[i], words[slot % 4]);
     }
     write_values(g, kept, coder, stream);
     return true;
@@ -322,6 +339,16 @@ std::uint64_t groups_at_once(const ChunkBody& body) noexcept {
   return std::max<std::uint64_t>(kEntries / group, 1);
 }
 
+/// Calls `write(first group, group behind the last, room for kEntries and two tiles)` for all groups.
+template <std::size_t kEntries, typename Write>
+void write_tiled(Executor* executor, const ChunkBody& body, const Write& write) noexcept {
+  core::run_ranges(executor, body.groups, groups_at_once(body),
+                   [&](std::size_t begin, std::size_t end) {
+                     float room[kEntries + 2 * kMaxTile];
+                     write(begin, end, room);
+                   });
+}
+
 }  // namespace
 
 std::size_t max_encoded_bytes(const ChunkConfig& config, std::size_t n) noexcept {
@@ -338,16 +365,23 @@ Status encode(const ChunkConfig& config, const TileReader* tiles, const float* x
   const GroupWriter writer{config, at, key, out};
   // Every group's gaps are written where they stand behind the longest others, then moved down.
   std::atomic<bool> finite = true;
-  const std::size_t stretch = tiles == nullptr ? 1 : groups_at_once(at);
-  core::run_ranges(executor, at.groups, stretch, [&](std::size_t begin, std::size_t end) {
-    ChunkReader reader(x, tiles);
+  const auto write_groups = [&](std::size_t begin, std::size_t end, std::span<float> room) {
+    ChunkReader reader(x, tiles, room);
     for (std::size_t g = begin; g < end; ++g) {
       const std::size_t written =
           writer.write(g, reader, out + at.gaps_at + g * at.max_gap_bytes());
       if (written == ~std::size_t{0}) return finite.store(false, std::memory_order_relaxed);
       core::store_le(out + 2 * g, static_cast<std::uint16_t>(written));
     }
-  });
+  };
+  if (tiles == nullptr) {
+    core::run_ranges(executor, at.groups, 1,
+                     [&](std::size_t begin, std::size_t end) { write_groups(begin, end, {}); });
+  } else if (config.draws) {
+    write_tiled<kStoredGroup>(executor, at, write_groups);
+  } else {
+    write_tiled<kMaxChunk>(executor, at, write_groups);
+  }
   if (!finite.load(std::memory_order_relaxed)) return Status::non_finite;
   std::fill(out + 2 * at.groups, out + at.levels_at, std::byte{0});
   std::fill(out + at.levels_at + 2 * at.groups * at.level_words, out + at.values_at, std::byte{0});

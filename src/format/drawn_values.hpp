@@ -121,6 +121,7 @@ class DrawnCoder {
   [[nodiscard]] ATOMO_HD std::uint32_t level_of(float magnitude,
                                                 std::uint32_t random) const noexcept {
     const std::uint32_t last = level_count(values_) - 1;
+    if (level(last) <= magnitude) return last;  // every one of them, where all levels are the same
     std::uint32_t i = 0;
     if (values_ == ChunkValues::eight) {
       const double low = core::from_bf16(word(0)), width = core::from_bf16(word(1)) - low;

@@ -34,6 +34,11 @@ inline constexpr std::uint32_t kMaxScaleWord = 0x7F7F;
   return static_cast<std::uint32_t>(std::rint(z < kWhole ? z : kWhole));
 }
 
+/// Whether that is a whole one. Just below it f32 are 64 apart: nothing less is rounded to it.
+[[nodiscard]] ATOMO_HD inline bool has_whole_share(float magnitude, LevelScale scale) noexcept {
+  return (magnitude * scale.pre) * scale.inv >= static_cast<float>(kWholeShare);
+}
+
 /// What the shares of a chunk sum to.
 struct ShareSum {
   std::uint64_t sum = 0;

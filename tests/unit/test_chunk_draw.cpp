@@ -238,6 +238,41 @@ TEST(ChunkDraw, TransformedTilesAreRightOnAverage) {
   }
 }
 
+/// A group of more than twice the entries that are kept between the two passes: tiles are drawn as their entries are
+/// one after the other. The largest chunk comes first, then last.
+TEST(ChunkDraw, TilesOfALargeGroupAreDrawnAsTheirEntries) {
+  constexpr std::size_t kTiles = 36, kSide = 64, kTile = kSide * kSide, kWidth = kTiles * kSide;
+  const Shape shape{kSide, kWidth};
+  for (const std::size_t largest : {std::size_t{0}, kTiles - 1}) {
+    auto x = normal_entries(shape.elements(), 9);
+    std::vector<float> sequence(x.size());
+    const auto place = [&](std::size_t i) {
+      return i % kWidth / kSide * kTile + i / kWidth * kSide + i % kSide;
+    };
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      if (place(i) / kTile == largest) x[i] *= 5;
+      sequence[place(i)] = x[i];
+    }
+    const auto decoded = [&](const char* spec, const std::vector<float>& entries) {
+      const auto codec = Codec::parse(spec);
+      std::vector<std::byte> message(codec.max_encoded_bytes(shape)),
+          workspace(codec.encode_workspace_bytes(shape) + codec.decode_workspace_bytes(shape));
+      std::vector<float> y(entries.size());
+      std::uint64_t bytes = 0;
+      EXPECT_EQ(codec.encode({entries.data(), DType::f32, shape}, {.seed = 3},
+                             {message.data(), message.size(), &bytes}, {.workspace = workspace}),
+                Status::ok);
+      EXPECT_EQ(codec.decode({message.data(), bytes}, {y.data(), DType::f32, shape},
+                             {.workspace = workspace}),
+                Status::ok);
+      return y;
+    };
+    const auto tiles = decoded("topk:chunk=4096,k=2,values=4,tile=64,select=drawn", x);
+    const auto entries = decoded("topk:chunk=4096,k=2,values=4,select=drawn", sequence);
+    for (std::size_t i = 0; i < x.size(); ++i) ASSERT_EQ(tiles[i], entries[place(i)]) << i;
+  }
+}
+
 TEST(ChunkDraw, NonFiniteEntriesAreFound) {
   for (const float bad :
        {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
