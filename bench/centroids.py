@@ -2,20 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What centroids and other encoders would leave of gradients, by content without draws (`content=nearest`).
 
-    python3 bench/centroids.py GRADIENT... [--fit GRADIENT...] [--rates BITS...] [--offsets] [--spread]
+    python3 bench/centroids.py GRADIENT... [--fit GRADIENT...] [--rates BITS...] [--offsets]
 
 GRADIENT is a .npz or .safetensors. For rows, blocks, a sketch and the choice of the three: what is left of |g|^2 with the
 committed offsets (src/math/centroids.hpp), and at equal bytes the share of that which is left when levels are decoded as they
 are, with offsets that were fitted on the --fit gradients (on GRADIENT itself without it: the least that offsets can leave), with
 an encoder that takes the level nearer to zero where error + price * bits is less, and where atoms from one price on are kept.
---offsets prints the fitted ones by coding step. --spread prints nothing but the share of the expected bits that content takes, by
-the table of costs that tools/make_duo_code.py makes with each of a few spreads: SPREAD is the one whose largest miss is least.
-Needs NumPy alone.
+--offsets prints the fitted ones by coding step. Needs NumPy alone.
 """
 import argparse
 import math
-import pathlib
-import sys
 
 import captures
 import numpy as np
@@ -23,12 +19,8 @@ from reference import Model
 from reference.duo_code import OFFSETS, STEPS, classes_of, duos_of, word_lengths
 from reference.families import NEAREST_RATIO, marks
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tools"))
-import make_duo_code  # noqa: E402
-
 ATOMS, WORTH = ("rows", "blocks", "sketch", "auto"), 1.5  # squared prices that a bit has to save
 LEAST = 1000  # entries that an offset is fitted on
-SPREADS = (0, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7)
 
 
 class Coder:
@@ -142,43 +134,14 @@ def fit(models, rates):
     return gathers.fitted()
 
 
-def print_spreads(models, rates):
-    tables, steps = make_duo_code.make_steps()
-    costs = []
-    for spread in SPREADS:
-        make_duo_code.add_costs(tables, steps, spread)
-        costs.append(np.array([step["centred_bits"] for step in steps]))
-    print(f"{'gradient':24} {'atoms':7} {'bits':>6} " + " ".join(f"{spread:6g}" for spread in SPREADS))
-    shares = []
-    for path, model in models.items():
-        for atoms in ATOMS[:3]:
-            for rate in rates:
-                price = model.predict(f"atomo:bits={rate},atoms={atoms},content=nearest").price
-                found, expected, rng = 0.0, np.zeros(len(SPREADS)), np.random.default_rng(0)
-                for family in (family for layer in model.layers if layer.energy for family in layer.families(atoms)):
-                    ratio = family.amplitude / price
-                    p, (number, part) = np.where(ratio >= NEAREST_RATIO, 1.0, 0.0), classes_of(ratio)
-                    for factor in family.factors:
-                        step = factor.steps[number] * (price if factor is family.factors[-1] else 1)
-                        found += factor.content(step, np.ones_like(p), number, p, rng, nearest=True)
-                    expected += [family.content(p, number, part, one) for one in costs]
-                shares.append(found / expected)
-                print(f"{path[-24:]:24} {atoms:7} {rate:6g} " + " ".join(f"{share:6.3f}" for share in shares[-1]), flush=True)
-    print(f"{'largest miss':39} " + " ".join(f"{miss:6.3f}" for miss in np.abs(np.log(shares)).max(0)))
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("gradients", nargs="+", metavar="GRADIENT")
     parser.add_argument("--fit", nargs="+", default=[], metavar="GRADIENT")
     parser.add_argument("--rates", type=float, nargs="+", default=[1, 0.5, 0.25, 0.125], metavar="BITS")
     parser.add_argument("--offsets", action="store_true")
-    parser.add_argument("--spread", action="store_true")
     options = parser.parse_args()
     models = {path: Model(captures.read_tensors(path)) for path in options.gradients + options.fit}
-    if options.spread:
-        print_spreads(models, options.rates)
-        return
     fitted = fit([models[path] for path in options.fit or options.gradients], options.rates)
     if options.offsets:
         for step, d in enumerate(STEPS):

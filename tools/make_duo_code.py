@@ -4,8 +4,8 @@
 
     tools/make_duo_code.py [--root DIR]
 
-writes src/coding/duo_code_tables.hpp, src/price/centred_costs.hpp and, with the content of the first for an independent
-decoder, tests/python/duo_code_tables.json. Needs NumPy alone; takes a few seconds; the output depends
+writes src/coding/duo_code_tables.hpp and, with the same content for an independent decoder,
+tests/python/duo_code_tables.json. Needs NumPy alone; takes a few seconds; the output depends
 on nothing but this file (double precision, every optimum is taken over a fixed grid).
 
 Model. Entries are Gaussian, in units of the rms of their atom. With step d and dither level j an entry
@@ -21,10 +21,8 @@ table and l in s raw bits. Only the lengths of the words are committed (limited,
 code is canonical: words ordered by (length, cell, escape last), least significant bit first.
 
 Centred layers. Without a dither an entry is sent as the integer nearest to x/d. A step whose table has a code for each
-level has a table of one code for them, behind the others; the words of finer steps serve both. Their words are made for Gaussian
-entries. What they cost depends on the tails, unlike with a dither: most entries of an atom with a few large ones are 0. So the
-expected bits are of unequal entries, Gaussian ones whose rms is log-normal within the atom, with a SPREAD that was fitted on
-gradients (`bench/centroids.py --spread`). No code follows from them, only the price that meets a budget.
+level has a table of one code for them, behind the others; the words of finer steps serve both. What an entry costs is that of
+dithered content: of Gaussian ones it is 4 % less at the first steps, 1 % at those of size 2, and nothing beyond.
 
 Ladder of atoms. r = rms / a. Below 1 an atom is uncertain and has the d of least (bits + overhead) *
 (1 + d^2/12 ...), which also fixes what a bit is worth: mu / a^2. A certain atom of class c has r in the
@@ -44,7 +42,7 @@ import pathlib
 
 import numpy as np
 
-from duo_code_files import write_centred_costs, write_header, write_json
+from duo_code_files import write_header, write_json
 
 COARSEST = 2.8          # d of the first step
 COARSE_EIGHTHS = 10     # steps an eighth of an octave apart, from the first; then quarters of an octave
@@ -54,18 +52,9 @@ RAW_LEAST = 0.35        # ... as few as bring d 2^s to at least this
 OVERHEAD = 6 / 256      # bits an entry beside the content: flag and group length
 CLASSES, ASPECTS, PARTS = 32, 13, 8
 GAP_OCTAVES = 12
-SPREAD = 0.5            # of the natural logarithm of entries' rms in an atom of centred content: its deviation
 DIGITS = "0123456789abcdef"
 
 PHI = np.vectorize(lambda x: 0.5 * math.erfc(-x / math.sqrt(2)))
-
-
-def unequal(spread):
-    """Distribution of an entry whose rms is log-normal, in units of the rms of all."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(15)
-    rms, weights = np.exp(spread * nodes), weights / weights.sum()
-    rms /= math.sqrt((weights * rms**2).sum())
-    return lambda x: sum(share * PHI(x / one) for share, one in zip(weights, rms))
 
 
 def self_noise(d):
@@ -81,19 +70,19 @@ def escape_bits(d, entries=256):
     return math.ceil(math.log2(2 * math.sqrt(entries) * 1.45 / d + 4))
 
 
-def cells(d, j, raw, half, below=PHI):
-    """P(h) for h in [-half, half), of an entry with step d and level j; h = (q + 2^(raw-1)) >> raw. `below` is P(entry < x)."""
+def cells(d, j, raw, half):
+    """P(h) for h in [-half, half), of an entry with step d and level j; h = (q + 2^(raw-1)) >> raw."""
     shift = (1 << raw) >> 1
     edges = ((np.arange(-half, half + 1) * (1 << raw) - shift) - (j + 0.5) / 16) * d
-    return np.diff(below(edges))
+    return np.diff(PHI(edges))
 
 
-def cell_probabilities(d, raw, width, centred=False, below=PHI):
+def cell_probabilities(d, raw, width, centred=False):
     """P(h0, h1) for each dither level of the first entry, averaged over the levels when there are raw bits; or of integers
     without a dither."""
     half = 1 << (width - 1)
     if centred:
-        one = cells(d, 7.5, raw, half, below)
+        one = cells(d, 7.5, raw, half)
         return [np.outer(one, one)]
     one = [cells(d, j, raw, half) for j in range(16)]
     every = [np.outer(one[j], one[j ^ 8]) for j in range(16)]
@@ -146,10 +135,10 @@ class Table:
         levels = cell_probabilities(d, raw, self.width, centred)
         self.codes = [code_lengths(p, self.limit, 2 * escape_bits(d)) for p in levels]
 
-    def bits(self, d, raw, nominal, centred=False, below=PHI):
+    def bits(self, d, raw, nominal):
         """Expected bits an entry when the table meets step d (in rms), with the escapes of `nominal`."""
         total = 0.0
-        for p, (cell, escape) in zip(cell_probabilities(d, raw, self.width, centred, below), self.codes):
+        for p, (cell, escape) in zip(cell_probabilities(d, raw, self.width), self.codes):
             p = p.ravel()
             coded = p[cell > 0]
             total += (coded * (cell[cell > 0] + 2 * raw)).sum()
@@ -187,22 +176,15 @@ def make_steps():
     return tables, steps
 
 
-def ratios():
-    """Of an rms and the nominal one: 1, then by eighth of a half octave (of even and odd index) round its middle."""
-    found = [1.0]
-    for parity in (0, 1):
-        low, high = half_octave(parity)
-        found += [(low + (high - low) * (i + 0.5) / PARTS) / math.sqrt(low * high) for i in range(PARTS)]
-    return found
-
-
-def add_costs(tables, steps, spread=SPREAD):
-    """Bits an entry by `ratios`, of Gaussian ones with a dither and of unequal ones without."""
-    below = unequal(spread)
+def add_costs(tables, steps):
+    """Bits an entry, nominal and by eighth of a half octave (of even and odd index) round its middle."""
     for step in steps:
-        d, raw = step["d"], step["raw"]
-        step["bits"] = [tables[step["table"]].bits(d / r, raw, d) for r in ratios()]
-        step["centred_bits"] = [tables[step["centred"]].bits(d / r, raw, d, True, below) for r in ratios()]
+        table, d, raw = tables[step["table"]], step["d"], step["raw"]
+        ratios = [1.0]
+        for parity in (0, 1):
+            low, high = half_octave(parity)
+            ratios += [(low + (high - low) * (i + 0.5) / PARTS) / math.sqrt(low * high) for i in range(PARTS)]
+        step["bits"] = [table.bits(d / r, raw, d) for r in ratios]
 
 
 def make_atom_classes(steps):
@@ -262,7 +244,6 @@ def main():
     classes, price = make_atom_classes(steps)
     kappas, pairs = make_pairs(steps, classes, price)
     write_header(root / "src" / "coding" / "duo_code_tables.hpp", tables, steps, classes, kappas, pairs, rice_costs())
-    write_centred_costs(root / "src" / "price" / "centred_costs.hpp", steps)
     write_json(root / "tests" / "python" / "duo_code_tables.json", tables, steps, classes, kappas, pairs)
     first = steps[classes[0]["step"]]
     print(f"{len(tables)} tables, {len(steps)} steps; uncertain atoms: d {first['d']:.3f}, {first['bits'][0]:.4f} bits, "

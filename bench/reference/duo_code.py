@@ -13,16 +13,10 @@ CLASSES, PARTS = len(NUMBERS["classes"]), 8  # a class has eight parts, by the r
 STEPS, DELTA, MIDDLE = (np.array([row[key] for row in NUMBERS[of]])
                         for of, key in (("steps", "d"), ("classes", "delta"), ("classes", "middle")))
 TOP = np.array([2.0] + [(1.5, 2.0)[c % 2] * 2.0**(c // 2) for c in range(CLASSES - 1)])  # upper ends of the ratio
-
-
-def _costs(header, name):
-    """(steps, 17) bits an entry: at the nominal rms, then by part of an even and of an odd half octave."""
-    rows = re.search(name + r"\[\]\[17\] = \{(.*?)\};", (ROOT / "src" / header).read_text(), re.S)[1]
-    return np.array([[int(x) / 256 for x in row.split(",")] for row in re.findall(r"\{([\d, ]+)\}", rows)])
-
-
-COSTS = _costs("coding/duo_code_tables.hpp", "kStepCost256")
-CENTRED_COSTS = _costs("price/centred_costs.hpp", "kCentredStepCost256")
+# (steps, 17) bits an entry: at the nominal rms, then by part of an even and of an odd half octave.
+COSTS = np.array([[int(x) / 256 for x in row.split(",")] for row in re.findall(
+    r"\{([\d, ]+)\}", re.search(r"kStepCost256\[\]\[17\] = \{(.*?)\};", (ROOT / "src/coding/duo_code_tables.hpp").read_text(),
+                                re.S)[1])])
 # (steps,) offset of centred content, in steps, by coding step.
 OFFSETS = np.zeros(len(STEPS))
 for below, offset in reversed(re.findall(r"coding_step < (\d+)\) return (\d+);", (ROOT / "src/math/centroids.hpp").read_text())):
@@ -38,10 +32,10 @@ def classes_of(ratio):
     return np.where(ratio < 1, 0, number).astype(int), np.where(ratio < 1, 0, part).astype(int)
 
 
-def by_class(coding, costs):
+def by_class(coding):
     """(classes, parts) bits an entry where class c has the coding step `coding[c]`."""
     c = np.arange(CLASSES)[:, None]
-    return costs[np.asarray(coding)[:, None], np.where(c == 0, 0, 1 + (c - 1) % 2 * PARTS + np.arange(PARTS))]
+    return COSTS[np.asarray(coding)[:, None], np.where(c == 0, 0, 1 + (c - 1) % 2 * PARTS + np.arange(PARTS))]
 
 
 def centred(y, offset):

@@ -12,8 +12,7 @@ import math
 
 import numpy as np
 
-from .duo_code import (CENTRED_COSTS, COSTS, DELTA, MIDDLE, NUMBERS, OFFSETS, STEPS, TOP, by_class, centred, centred_bits, classes_of,
-                       word_bits)
+from .duo_code import COSTS, DELTA, MIDDLE, NUMBERS, OFFSETS, STEPS, TOP, by_class, centred, centred_bits, classes_of, word_bits
 
 ATOM_STEPS = np.array([row["step"] for row in NUMBERS["classes"]])
 # Variance that a bit must save, in units of price^2: an atom of that rms is just certain. 6/256 bit are beside the content.
@@ -61,23 +60,16 @@ class Factor:
 @dataclasses.dataclass
 class Family:
     """Mutually orthogonal atoms, each the product of its vectors in `factors`; the last of them has the units of the
-    price. `beside` is what the lengths of groups cost an atom."""
+    price. `unit` is bits an entry by class and part, `beside` what the lengths of groups cost an atom."""
     amplitude: np.ndarray
     factors: list
+    unit: np.ndarray
     beside: float
 
     def __post_init__(self):
         self.squares = [(f.vectors**2).sum(1) for f in self.factors]
         self.energy = np.prod(self.squares, axis=0)
-
-    def content(self, p, number, part, costs):
-        """Expected bits by a table of costs: the last factor stands where the atom does in its class, another at the nominal rms."""
-        bits = 0.0
-        for factor in self.factors:
-            last = factor is self.factors[-1]
-            each = by_class(factor.coding, costs)[number, part] if last else costs[factor.coding[number], 0]
-            bits += (p * (factor.lengths + factor.lengths % 2) * each).sum()
-        return bits
+        self.weight = sum(f.lengths + f.lengths % 2 for f in self.factors)
 
     def at(self, price, exact=False, nearest=False):
         """(bits, variance): `exact` looks at every entry instead of at means and tables."""
@@ -96,7 +88,7 @@ class Family:
             moment *= square * scale**2 + factor.noise(step, scale, exact)
             content += factor.content(step, scale, number, p, rng, nearest) if exact else 0
         if not exact:
-            content = self.content(p, number, part, CENTRED_COSTS if nearest else COSTS)
+            content = (p * self.weight * self.unit[number, part]).sum()
         flags = (p * (1 + 5 * (number > 0) + self.beside)).sum()
         # A body has the byte of the marks' mode, and half of what pads marks, flags and content.
         frame = min(kept, 1.0) * (marks(len(p), max(kept, 1.0)) + 8 + 7.5 + 7.5 + 15.5)
@@ -122,7 +114,7 @@ def vectors(x, lengths):
     length, reach = x.shape[1], np.array([row["reach"] for row in NUMBERS["classes"]])
     groups = 1 / (1024 // length) if length <= 512 else math.ceil(length / 1024)
     rms = np.sqrt((x**2).sum(1) / lengths)
-    return Family(rms, [Factor(x, lengths, ATOM_STEPS, DELTA, reach)], 16 * groups)
+    return Family(rms, [Factor(x, lengths, ATOM_STEPS, DELTA, reach)], by_class(ATOM_STEPS), 16 * groups)
 
 
 def blocks(x):
@@ -140,8 +132,10 @@ def pairs(first, second):
     m, n = first.shape[1], second.shape[1]
     aspect = min(12, math.frexp((n / m)**2 * 2**0.5)[1] - 1)
     kappa, (u, v) = NUMBERS["pair_kappa"][aspect] * math.sqrt(m + n), np.array(NUMBERS["pair_steps"][aspect]).T
+    weights = m + m % 2, n + n % 2
+    unit = (weights[0] * COSTS[u, :1] + weights[1] * by_class(v)) / sum(weights)
     groups = 1 / (1024 // (m + n)) if m + n <= 512 else 1 if m + n <= 1024 else math.ceil(m / 1024) + math.ceil(n / 1024)
     lengths, coarse = np.ones(len(first)), STEPS[v] * MIDDLE
     factors = [Factor(first * math.sqrt(m), m * lengths, u, STEPS[u], 1 / STEPS[u]),
                Factor(second / math.sqrt(m), n * lengths, v, kappa / math.sqrt(m * n) * coarse, TOP / coarse)]
-    return Family(np.sqrt((second**2).sum(1)) / kappa, factors, 16 * groups)
+    return Family(np.sqrt((second**2).sum(1)) / kappa, factors, unit, 16 * groups)

@@ -60,8 +60,8 @@ Scratch<double> behind(Scratch<double> place, std::uint64_t count) {
 struct Counts {
   std::size_t layers = 0, jobs = 0, singular = 0, sketches = 0, grids = 0;
   std::uint64_t atoms = 0;
-  /// Whether there are layers whose atoms are drawn, or kept without a draw; and of the method automatic.
-  bool drawn = false, nearest = false, choose_drawn = false, choose_nearest = false;
+  /// Whether there are layers of the method automatic whose atoms are drawn, or kept without a draw.
+  bool choose_drawn = false, choose_nearest = false;
 
   void add(const LayerPlan& layer) {
     const std::size_t before = jobs;
@@ -73,11 +73,8 @@ struct Counts {
     });
     layers += jobs > before ? 1 : 0;
     grids += coordinate::has_grid(layer) ? 1 : 0;
-    if (jobs == before) return;
-    const bool chooses = layer.kind.method == MethodId::automatic;
-    const bool without_draws = layer.selection == Selection::nearest;
-    (without_draws ? nearest : drawn) = true;
-    (without_draws ? choose_nearest : choose_drawn) |= chooses;
+    const bool chooses = jobs > before && layer.kind.method == MethodId::automatic;
+    (layer.selection == Selection::nearest ? choose_nearest : choose_drawn) |= chooses;
   }
 };
 
@@ -98,8 +95,7 @@ class AtomsPlanner {
         groups_(layout, bodies.jobs),
         marks_(layout, bodies.jobs),
         price_(layout, counts.layers, counts.jobs, counts.grids),
-        units_(layout, counts.drawn ? 1 : 0),
-        nearest_units_(layout, counts.nearest ? 1 : 0),
+        units_(layout, 1),
         noise_(layout, counts.choose_drawn ? 1 : 0),
         nearest_noise_(layout, counts.choose_nearest ? 1 : 0),
         amplitudes_(layout.scratch<double>(counts.atoms)) {
@@ -274,18 +270,16 @@ class AtomsPlanner {
   void add_price(const LayerAtoms& of, Selection selection, Scratch<double> amplitudes,
                  bool chooses) {
     const bool pairs = of.has_pairs();
-    const PriceCosts costs =
-        pairs ? price::pair_costs(of.pairs.view, selection) : price_costs(of.layout, selection);
-    const bool nearest = selection == Selection::nearest;
-    TableMaker<PriceUnits>& units = nearest ? nearest_units_ : units_;
-    TableMaker<PriceUnits>& noise = nearest ? nearest_noise_ : noise_;
+    const PriceCosts costs = price::costs_of(
+        selection, pairs ? price::pair_costs(of.pairs.view) : price_costs(of.layout));
+    TableMaker<PriceUnits>& noise = selection == Selection::nearest ? nearest_noise_ : noise_;
     const auto weight = [](std::uint64_t entries) { return entries + entries % 2; };
     PriceJob price;
     price.amplitudes = amplitudes;
     price.atoms = of.layout.count;
     price.weight = pairs ? price::pair_weight(of.pairs.view) : weight(of.layout.length);
     price.last_weight = pairs ? price.weight : weight(of.layout.last);
-    price.units = add_costs(units, costs.unit, pairs);
+    price.units = add_costs(units_, costs.unit, pairs);
     price.uncertain = costs.uncertain;
     price.certain = costs.certain;
     price.entries = costs.entries;
@@ -315,7 +309,7 @@ class AtomsPlanner {
   PricePlanner price_;
   std::optional<SvdPlanner> svd_;  ///< where there are such jobs, as they take tables
   std::optional<SketchPlanner> sketches_;
-  TableMaker<PriceUnits> units_, nearest_units_, noise_, nearest_noise_;
+  TableMaker<PriceUnits> units_, noise_, nearest_noise_;
   Scratch<double> amplitudes_;
   Scratch<float> residual_;  ///< of the sketch added last
   Scratch<double> row_rms_;  ///< of the rows of the layer, where it has a sketch beside them

@@ -10,8 +10,7 @@
 namespace atomo::price {
 
 /// The costs of the atoms of this layout.
-[[nodiscard]] PriceCosts price_costs(const AtomLayout& layout,
-                                     Selection selection = Selection::drawn) noexcept;
+[[nodiscard]] PriceCosts price_costs(const AtomLayout& layout) noexcept;
 
 /// Bins that suffice for the amplitudes of this layout.
 [[nodiscard]] std::size_t max_price_bins(const AtomLayout& layout) noexcept;

@@ -8,7 +8,6 @@
 #include "coding/tiles.hpp"
 #include "format/atom_body.hpp"
 #include "format/pair_body.hpp"
-#include "price/content_costs.hpp"
 #include "price/price_math.hpp"
 
 namespace atomo::price {
@@ -36,6 +35,10 @@ void add_noise(const PairSteps* steps, double kappa2, PriceCosts& costs) noexcep
   costs.signal = noise_cost_256(kappa2);
 }
 
+std::uint32_t cost_of(std::size_t step, std::size_t column) noexcept {
+  return kStepCost256[step][column];
+}
+
 }  // namespace
 
 double pair_amplitude(const MatrixShape& shape) noexcept {
@@ -47,9 +50,8 @@ std::uint64_t pair_weight(const MatrixShape& shape) noexcept {
   return 2 * (duos_of(shape.shorter()) + duos_of(shape.longer()));
 }
 
-PriceCosts pair_costs(const MatrixShape& shape, Selection selection) noexcept {
+PriceCosts pair_costs(const MatrixShape& shape) noexcept {
   PriceCosts costs;
-  const auto* const content = content_costs(selection);
   const std::size_t aspect = pair_aspect(shape);
   const std::uint64_t u = 2 * duos_of(shape.shorter()), v = 2 * duos_of(shape.longer());
   for (std::size_t c = 0; c < PriceCosts::kClasses; ++c) {
@@ -57,7 +59,7 @@ PriceCosts pair_costs(const MatrixShape& shape, Selection selection) noexcept {
     for (std::size_t part = 0; part < PriceCosts::kParts; ++part) {
       // The first factor has the nominal rms, the second stands where r does within its class.
       const std::size_t column = c == 0 ? 0 : 1 + ((c - 1) % 2) * PriceCosts::kParts + part;
-      const std::uint64_t total = u * content[steps.shorter][0] + v * content[steps.longer][column];
+      const std::uint64_t total = u * cost_of(steps.shorter, 0) + v * cost_of(steps.longer, column);
       costs.unit[c][part] = static_cast<std::uint32_t>((total + (u + v) / 2) / (u + v));
     }
   }
@@ -68,7 +70,7 @@ PriceCosts pair_costs(const MatrixShape& shape, Selection selection) noexcept {
   costs.entries =
       std::max(costs.entries, static_cast<std::uint32_t>(shape.shorter() + shape.longer()));
   add_noise(kPairSteps[aspect], kPairKappa[aspect] * kPairKappa[aspect], costs);
-  return costs_of(selection, costs);
+  return costs;
 }
 
 }  // namespace atomo::price

@@ -11,8 +11,7 @@ namespace atomo::price {
 
 /// Amplitude of a pair of sigma 1.
 [[nodiscard]] double pair_amplitude(const MatrixShape& shape) noexcept;
-[[nodiscard]] PriceCosts pair_costs(const MatrixShape& shape,
-                                    Selection selection = Selection::drawn) noexcept;
+[[nodiscard]] PriceCosts pair_costs(const MatrixShape& shape) noexcept;
 /// The weight of a pair in the price search.
 [[nodiscard]] std::uint64_t pair_weight(const MatrixShape& shape) noexcept;
 

@@ -117,28 +117,6 @@ TEST_P(Nearest, OwesNothingToTheKey) {
             draws);
 }
 
-/// Entries whose rms varies as in gradients: log-normal, with a deviation of the logarithm that content is priced for. A message
-/// ends within 2 % of its budget; by the costs of dithered content rows and blocks would be 2.4 to 5 % under it.
-TEST_P(Nearest, MeetsItsBudget) {
-  const Shape shape{1024, 256};
-  std::mt19937 generator(11);
-  std::normal_distribution<float> normal;
-  std::vector<float> x(shape.elements());
-  float of_row = 0;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    if (i % 256 == 0) of_row = std::exp(0.8F * normal(generator));
-    x[i] = of_row * std::exp(0.5F * normal(generator)) * normal(generator);
-  }
-  // A pair of a sketch is a twentieth of the least budget, and several have about one size.
-  const double tolerance = GetParam() == ",atoms=sketch" ? 0.1 : 0.02;
-  for (const double bits : {0.125, 0.25, 0.5, 1.0}) {
-    const auto m = test::encode(codec(bits), x, shape, {.seed = 3});
-    ASSERT_FALSE(failed(m.status));
-    const double budget = bits * static_cast<double>(x.size()) / 8;
-    EXPECT_NEAR(static_cast<double>(m.bytes.size()) / budget, 1, tolerance) << bits;
-  }
-}
-
 TEST_P(Nearest, IsBiasedAndSaysSo) {
   const Traits traits = codec(0.5).traits();
   EXPECT_FALSE(traits.unbiased);

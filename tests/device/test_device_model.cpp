@@ -13,11 +13,9 @@ constexpr CompressorOptions kOnDevice{.device = Device::cuda};
 
 /// Policies that use every operation whose messages are the CPU's to the bit.
 const char* const kPolicies[] = {
-    "*=atomo:bits=0.5,atoms=rows",
-    "*.bias=identity; *=atomo:bits=1,atoms=blocks",
+    "*=atomo:bits=0.5,atoms=rows", "*.bias=identity; *=atomo:bits=1,atoms=blocks",
     "*.bias=atomo:bits=0.001,atoms=coordinate; *=atomo:bits=0.001,atoms=blocks",
     "*.norm.*=atomo:bits=2,atoms=coordinate; *=atomo:bits=0.25,atoms=rows",
-    "stem.weight=atomo:bits=0.5,atoms=rows; *=atomo:bits=0.5,atoms=rows,content=nearest",
     "*.norm.weight=sign:scale=mean; *.norm.bias=terngrad; *.reduce.weight=qsgd:bits=3; "
     "*.middle.weight=topk:keep=0.02; *.expand.weight=randomk:keep=0.1; "
     "*.shortcut.weight=atomo:atoms=coordinate,bits=0.5; *=atomo:bits=1,atoms=rows"};

@@ -135,7 +135,7 @@ void DitheredForm::price_pairs(PreparedForm& form, FormInput& input, Bytes scrat
   const PairLayer& pairs = layer.pairs;
   const double unit = pair_amplitude(pairs.view);
   for (double& a : form.amplitudes) a *= unit;
-  form.costs[0] = pair_costs(pairs.view, selection);
+  form.costs[0] = price::costs_of(selection, pair_costs(pairs.view));
   const std::size_t used = fill_pair_bins(pairs, form.amplitudes, form.pair_bins, scratch);
   input.pairs = {form.pair_bins.first(used), form.costs.data(), pairs.count,
                  *std::max_element(form.amplitudes.begin(), form.amplitudes.end())};
@@ -143,7 +143,7 @@ void DitheredForm::price_pairs(PreparedForm& form, FormInput& input, Bytes scrat
 
 void DitheredForm::price_atoms(const cpu::AtomAnalysis& found, PreparedForm& form,
                                FormInput& input) const noexcept {
-  form.costs[1] = price_costs(layer.atoms, selection);
+  form.costs[1] = price::costs_of(selection, price_costs(layer.atoms));
   input.atoms = {found.bins, &form.costs[1], layer.atoms.count, found.max_rms};
 }
 
