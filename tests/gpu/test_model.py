@@ -227,7 +227,7 @@ class Program(unittest.TestCase):
 
     def test_answers(self):
         self.assertRegex(self.run_program("--help").stdout, "^usage: predict.py")
-        self.assertRegex(self.run_program("--codec", "sign", "--model", "25M").stdout, r"\n25M +sign +\d+ +\d+% +5 ")
+        self.assertRegex(self.run_program("--codec", "sign", "--model", "25M").stdout, r"\n25M +sign +\d+ +\d+% +4 ")
         self.assertRegex(self.run_program("--codec", "sign", "--launches").stdout, r"sign::write_sign +\d+ +128 ")
         answer = self.run_program("--targets", "--gpu", "h200")
         self.assertEqual(answer.returncode, 2)
