@@ -165,5 +165,20 @@ TEST(DeviceModelOfGrids, MessagesAreTheCpus) {
   test::expect_the_cpus_messages(on_host, on_device, gradients, buffers, 1);
 }
 
+/// With so many layers more than one launch says where bodies of fixed lengths stand; layers of the first and of a
+/// later one are not finite.
+TEST(DeviceModelOfManyLayers, MessagesAreTheCpus) {
+  const auto policy = Policy::parse("*=sign:scale=mean");
+  const std::vector<LayerSpec> specs = test::many_layers(4000);
+  Compressor on_host(specs, policy), on_device(specs, policy, kOnDevice);
+  test::Gradients gradients(specs);
+  const test::ModelBuffers buffers(on_device);
+  test::expect_the_cpus_messages(on_host, on_device, gradients, buffers, 1);
+  for (const std::size_t layer : {3, 3000})
+    gradients.values()[layer][1] = std::numeric_limits<float>::infinity();
+  gradients.upload();
+  test::expect_the_cpus_messages(on_host, on_device, gradients, buffers, 1);
+}
+
 }  // namespace
 }  // namespace atomo
