@@ -104,10 +104,11 @@ __global__ void read_marks(const Frames frames, const BodyPlan plan) {
   if (state.stands == 0) return;
   const BodyBytes body = body_of(frame, frame(plan.jobs)[j]);
   const bool good = read_segment(frame, plan.marks, unit, body.begin, body.bytes);
-  const MarksSegment& segment = frame(plan.marks.segment_states)[unit];
   const BitView view(body.begin, body.bytes);
-  const std::uint32_t kept = segment.kept < 4096 ? segment.kept : 4096;
-  const std::uint32_t certain = warp_sum(count_ones(view, 8 * state.flags + segment.rank, kept));
+  const std::uint32_t stated = frame(plan.marks.kept)[unit];
+  const std::uint32_t kept = stated < 4096 ? stated : 4096;
+  const std::uint32_t certain =
+      warp_sum(count_ones(view, 8 * state.flags + frame(plan.marks.ranks)[unit], kept));
   if (lane() != 0) return;
   frame(plan.certain)[unit] = certain;
   if (!good) atomicOr(&state.faults, 1u);
@@ -160,7 +161,7 @@ __device__ void list_kept(const Frame& frame, const BodyPlan& plan, std::uint64_
   // Lane w < kWords has the marks of 32 atoms and 32 flags of the list.
   const std::uint64_t pair = words[part * (kListAtoms / 64) + lane() % kWords / 2];
   const auto marks = static_cast<std::uint32_t>(lane() % 2 == 0 ? pair : pair >> 32);
-  const std::uint64_t first = frame(plan.marks.segment_states)[unit].rank;
+  const std::uint64_t first = frame(plan.marks.ranks)[unit];
   const std::uint64_t flags = 8 * state.flags + first;
   const std::uint32_t own_flags = view.peek32(flags + before + kLanes * (lane() % kWords));
   std::uint64_t place = frame(plan.certain)[unit] + warp_sum(count_ones(view, flags, before));

@@ -72,7 +72,7 @@ class BodyPlanner {
   [[nodiscard]] BodyPlan finish() noexcept {
     const Split groups = groups_.split();
     return {jobs_.table(),
-            marks_.finish(),
+            marks_.finish_read(),
             lists_.split(),
             groups,
             layout_.zeroed<BodyState>(jobs_.count()),

@@ -193,8 +193,7 @@ __global__ void write_index(Frame frame, Plan plan, bool again) {
   const std::uint64_t word = marks.first_word + (at.index - chunk) * kChunkWords;
   const std::uint64_t* const kept = frame(plan.marks.words) + word;
   const std::uint64_t* const certain = frame(plan.certain) + word;
-  std::uint64_t rank =
-      frame(plan.marks.segment_states)[segment].rank + ones_before(kept, chunk * kChunkWords);
+  std::uint64_t rank = frame(plan.marks.ranks)[segment] + ones_before(kept, chunk * kChunkWords);
   std::uint64_t certain_rank =
       frame(plan.certain_rank)[segment] + ones_before(certain, chunk * kChunkWords);
   const float price = state.price;

@@ -161,7 +161,7 @@ class AtomsPlanner {
     plan.chunks = chunks_.split();
     plan.offers = offers_.split();
     plan.groups = groups_.split();
-    plan.marks = marks_.finish();
+    plan.marks = marks_.finish_written();
     if (svd_) plan.svd = svd_->finish();
     if (sketches_) plan.sketches = sketches_->finish();
     plan.piece_sums = layout_.scratch<double>(piece_sums_);

@@ -38,21 +38,18 @@ struct MarksState {
   std::uint32_t mode = 0;
 };
 
-/// One a segment.
-struct MarksSegment {
-  std::uint64_t rank = 0;  ///< kept atoms of the job before it
-  std::uint64_t bit = 0;   ///< where its gaps begin in the stream of gaps
-  std::uint32_t kept = 0;
-  /// Bits of its gaps at every parameter. Once a section is read, [0] alone has them: as stated.
-  std::uint32_t gap_bits[coding::kMaxRiceBits + 1] = {};
-};
-
+/// Numbers of a segment each stand side by side, so that a block that sums them up reads whole lines of memory.
 struct MarksPlan {
   Table<MarksJob> jobs;
-  Split segments;                ///< a unit a segment; unit u is segment u of `segment_states`
+  Split segments;                ///< a unit a segment
   Scratch<std::uint64_t> words;  ///< zeroed; bit i % 64 of word i / 64: atom i is kept
   Scratch<MarksState> states;
-  Scratch<MarksSegment> segment_states;
+  Scratch<std::uint32_t> kept;   ///< of a unit
+  Scratch<std::uint64_t> ranks;  ///< of a unit: kept atoms of the job before it
+  Scratch<std::uint64_t> bits;   ///< of a unit: where its gaps begin in the stream of gaps
+  /// Of a unit: bits of its gaps, as stated where a section is read. Where one is written, those under parameter k
+  /// are the k-th so many.
+  Scratch<std::uint32_t> gap_bits;
 };
 
 /// Plans marks for jobs added in order.
@@ -68,15 +65,25 @@ class MarksPlanner {
     count_segments_ += segments;
   }
 
-  /// `words`: whether what is read of a section is kept (`read_segment`).
-  [[nodiscard]] MarksPlan finish(bool words = true) noexcept {
-    return {jobs_.table(), segments_.split(),
-            layout_.zeroed<std::uint64_t>(words ? count_segments_ * kSegmentWords : 0),
-            layout_.zeroed<MarksState>(jobs_.count()),
-            layout_.scratch<MarksSegment>(count_segments_)};
+  /// Of sections that are written.
+  [[nodiscard]] MarksPlan finish_written() noexcept {
+    return finish(true, coding::kMaxRiceBits + 1);
   }
+  /// Of sections that are read. `words`: whether what is read is kept (`read_segment`).
+  [[nodiscard]] MarksPlan finish_read(bool words = true) noexcept { return finish(words, 1); }
 
  private:
+  MarksPlan finish(bool words, unsigned parameters) noexcept {
+    return {jobs_.table(),
+            segments_.split(),
+            layout_.zeroed<std::uint64_t>(words ? count_segments_ * kSegmentWords : 0),
+            layout_.zeroed<MarksState>(jobs_.count()),
+            layout_.scratch<std::uint32_t>(count_segments_),
+            layout_.scratch<std::uint64_t>(count_segments_),
+            layout_.scratch<std::uint64_t>(count_segments_),
+            layout_.scratch<std::uint32_t>(count_segments_ * parameters)};
+  }
+
   Layout& layout_;
   TableMaker<MarksJob> jobs_;
   SplitMaker segments_;
@@ -176,14 +183,14 @@ __device__ inline std::uint32_t count_gaps(const Frame& frame, const MarksPlan& 
   });
   const auto kept =
       warp_sum(static_cast<std::uint32_t>(__popcll(own.word[0]) + __popcll(own.word[1])));
-  MarksSegment& segment = frame(plan.segment_states)[at.number];
   std::uint32_t mine = lane() == coding::kMaxRiceBits + 1 ? kept : 0;
   for (unsigned k = 0; k <= coding::kMaxRiceBits; ++k) {
     const std::uint32_t sum = warp_sum(bits[k]);
     if (lane() == k) mine = sum;
   }
-  if (lane() <= coding::kMaxRiceBits) segment.gap_bits[lane()] = mine;
-  if (lane() == 0) segment.kept = kept;
+  if (lane() <= coding::kMaxRiceBits)
+    frame(plan.gap_bits)[lane() * plan.segments.units + at.number] = mine;
+  if (lane() == 0) frame(plan.kept)[at.number] = kept;
   return mine;
 }
 
@@ -230,6 +237,15 @@ __device__ inline void measure_segments(const Frame& frame, const MarksPlan& pla
   }
 }
 
+/// By a block of kThreads: `before[i]` becomes the sum of `counts` before segment i. Returns that of all.
+template <unsigned kThreads>
+__device__ inline std::uint64_t sum_segments(std::uint64_t segments, const std::uint32_t* counts,
+                                             std::uint64_t* before) {
+  return scan_blockwide<std::uint64_t, kThreads>(
+      segments, [&](std::uint64_t i) { return counts[i]; },
+      [&](std::uint64_t i, std::uint64_t sum) { before[i] = sum; });
+}
+
 /// By a block of kThreads: chooses the shorter section (marks.cpp, plan_marks) and sums ranks
 /// and bits up. Afterwards, in every thread, `states[job]` is complete. `map_only`: the bit map
 /// whatever the gaps take (top-k from half of the entries on).
@@ -252,14 +268,12 @@ __device__ inline void layout_marks(const Frame& frame, const MarksPlan& plan, s
     state.mode = mode;
     state.bytes = bytes;
   }
-  MarksSegment* const all = frame(plan.segment_states) + of.first_segment;
-  scan_blockwide<std::uint64_t, kThreads>(
-      segments, [&](std::uint64_t i) { return all[i].kept; },
-      [&](std::uint64_t i, std::uint64_t before) { all[i].rank = before; });
+  sum_segments<kThreads>(segments, frame(plan.kept) + of.first_segment,
+                         frame(plan.ranks) + of.first_segment);
   if (mode != 0) {
-    scan_blockwide<std::uint64_t, kThreads>(
-        segments, [&](std::uint64_t i) { return all[i].gap_bits[mode - 1]; },
-        [&](std::uint64_t i, std::uint64_t before) { all[i].bit = before; });
+    sum_segments<kThreads>(
+        segments, frame(plan.gap_bits) + (mode - 1) * plan.segments.units + of.first_segment,
+        frame(plan.bits) + of.first_segment);
   }
   __syncthreads();  // ranks and state are seen by the whole block
 }
@@ -272,15 +286,15 @@ __device__ inline void write_segment(const Frame& frame, const MarksPlan& plan, 
   const marks::LaneMarks own = marks::load_lane(segment_words(frame, plan, at));
   const std::uint32_t mode = frame(plan.states)[at.job].mode;
   if (mode == 0) return marks::write_map(own, at.index, section);
-  const MarksSegment& segment = frame(plan.segment_states)[unit];
   const std::uint64_t segments = coding::marks_segments(frame(plan.jobs)[at.job].atoms);
   if (lane() == 0) {
     if (at.index == 0) marks::set_bits(section, mode);
-    const std::uint32_t head = segment.kept | (segment.gap_bits[mode - 1] << 16);
+    const std::uint32_t bits = frame(plan.gap_bits)[(mode - 1) * plan.segments.units + unit];
+    const std::uint32_t head = frame(plan.kept)[unit] | (bits << 16);
     marks::set_bits(section + at.index, head << 8);
     marks::set_bits(section + at.index + 1, head >> 24);
   }
-  marks::write_gaps(own, mode - 1, 8 + 32 * segments + segment.bit, section);
+  marks::write_gaps(own, mode - 1, 8 + 32 * segments + frame(plan.bits)[unit], section);
 }
 
 namespace marks {
@@ -400,8 +414,8 @@ __device__ inline void count_segment(const Frame& frame, const MarksPlan& plan, 
     bits = head >> 16;
   }
   if (lane() != 0) return;
-  frame(plan.segment_states)[unit].kept = kept;
-  frame(plan.segment_states)[unit].gap_bits[0] = bits;
+  frame(plan.kept)[unit] = kept;
+  frame(plan.gap_bits)[unit] = bits;
 }
 
 /// By a block of kThreads: checks frame and padding of the section at the front of `body`
@@ -417,13 +431,10 @@ __device__ inline bool open_marks(const Frame& frame, const MarksPlan& plan, std
   if (body_bytes == 0 || of.atoms == 0 || mode > 1 + coding::kMaxRiceBits) return false;
   const std::uint64_t least = mode == 0 ? coding::max_marks_bytes(of.atoms) : 1 + 4 * segments;
   if (body_bytes < least) return false;
-  MarksSegment* const all = frame(plan.segment_states) + of.first_segment;
-  const auto kept = scan_blockwide<std::uint64_t, kThreads>(
-      segments, [&](std::uint64_t i) { return all[i].kept; },
-      [&](std::uint64_t i, std::uint64_t before) { all[i].rank = before; });
-  const auto bits = scan_blockwide<std::uint64_t, kThreads>(
-      segments, [&](std::uint64_t i) { return all[i].gap_bits[0]; },
-      [&](std::uint64_t i, std::uint64_t before) { all[i].bit = before; });
+  const std::uint64_t kept = sum_segments<kThreads>(segments, frame(plan.kept) + of.first_segment,
+                                                    frame(plan.ranks) + of.first_segment);
+  const std::uint64_t bits = sum_segments<kThreads>(
+      segments, frame(plan.gap_bits) + of.first_segment, frame(plan.bits) + of.first_segment);
   const std::uint64_t end = mode == 0 ? 8 + of.atoms : 8 + 32 * segments + bits;  // in bits
   const std::uint64_t bytes = ((end + 7) / 8 + 1) / 2 * 2;
   if (threadIdx.x == 0) {
@@ -453,10 +464,10 @@ __device__ inline bool load_segment(const Frame& frame, const MarksPlan& plan, c
   __syncwarp();  // of another message they were read
   for (unsigned w = 0; w < 4; ++w) bits[4 * lane() + w] = 0;
   __syncwarp();
-  const MarksSegment& segment = frame(plan.segment_states)[at.number];
-  const std::uint64_t first = 8 + 32 * coding::marks_segments(job.atoms) + segment.bit;
-  const bool good =
-      marks::read_gaps(view, first, segment.gap_bits[0], segment.kept, mode - 1, size, bits);
+  const std::uint64_t first =
+      8 + 32 * coding::marks_segments(job.atoms) + frame(plan.bits)[at.number];
+  const bool good = marks::read_gaps(view, first, frame(plan.gap_bits)[at.number],
+                                     frame(plan.kept)[at.number], mode - 1, size, bits);
   __syncwarp();
   for (unsigned w = 0; w < 2; ++w)
     word[w] = bits[4 * lane() + 2 * w] | (std::uint64_t{bits[4 * lane() + 2 * w + 1]} << 32);

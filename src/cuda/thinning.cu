@@ -413,8 +413,7 @@ __global__ void leave_out(Frame frame, Plan plan) {
   const std::uint64_t words[2] = {kept[0], kept[1]};
   const auto own = static_cast<std::uint32_t>(__popcll(words[0]) + __popcll(words[1]));
   std::uint32_t total;
-  std::uint64_t rank =
-      frame(plan.marks.segment_states)[at.number].rank + warp_exclusive_sum(own, total);
+  std::uint64_t rank = frame(plan.marks.ranks)[at.number] + warp_exclusive_sum(own, total);
   std::uint32_t ones = 0;
   for (unsigned w = 0; w < 2; ++w) {
     kept[w] = stay_of(words[w], left, rank);

@@ -415,9 +415,9 @@ __global__ void stage(Frame frame, Plan plan) {
   if (!at) return;
   const Job& job = frame(plan.jobs)[at.job];
   write_segment(frame, plan.marks, at.number, frame(plan.sections) + job.first_word);
-  stage_values(
-      frame.entries(job.layer), SegmentRange(job.n, at.index), segment_words(frame, plan.marks, at),
-      frame(plan.values) + job.first_value + frame(plan.marks.segment_states)[at.number].rank);
+  stage_values(frame.entries(job.layer), SegmentRange(job.n, at.index),
+               segment_words(frame, plan.marks, at),
+               frame(plan.values) + job.first_value + frame(plan.marks.ranks)[at.number]);
 }
 
 }  // namespace
@@ -444,7 +444,7 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
   plan.count = jobs.count();
   plan.jobs = jobs.jobs().table;
   plan.tiles = jobs.jobs().units;
-  plan.marks = marks.finish();
+  plan.marks = marks.finish_written();
   plan.states = layout.zeroed<State>(count);
   plan.histograms = layout.zeroed<std::uint32_t>(std::size_t{histograms} * kBins);
   plan.sections = layout.zeroed<std::uint32_t>(words);

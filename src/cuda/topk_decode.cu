@@ -11,7 +11,7 @@
 /// Traffic an entry: 4 bytes written (`add` reads 4 and writes the sectors that change), whatever the
 /// number of messages, and their bodies: the least possible.
 ///
-/// Shared memory: 1 KiB a warp (read), 24 KiB a block (add_read). Workspace: 80 bytes a segment and message.
+/// Shared memory: 1 KiB a warp (read), 24 KiB a block (add_read). Workspace: 24 bytes a segment and message.
 /// Determinism: messages are added in order, in each of them an entry is one lane's. Alignment: tensors as
 /// their entries, the message any.
 
@@ -73,7 +73,7 @@ __device__ const std::byte* read_marks(const Frame& frame, const DecodePlan& pla
     return nullptr;
   }
   return body + format::topk_values_at(frame(plan.marks.states)[at.job].bytes) +
-         4 * frame(plan.marks.segment_states)[at.number].rank;
+         4 * frame(plan.marks.ranks)[at.number];
 }
 
 __device__ float load_value(const std::byte* values, std::uint32_t rank) {
@@ -204,7 +204,7 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan) {
   });
   plan.count = jobs.count();
   plan.jobs = jobs.table();
-  plan.marks = marks.finish(false);
+  plan.marks = marks.finish_read(false);
   plan.readable = layout.zeroed<std::uint32_t>(count);
 }
 
