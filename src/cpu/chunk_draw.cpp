@@ -13,6 +13,8 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "cpu/magnitude_marks-inl.hpp"
+
 #ifndef ATOMO_CPU_CHUNK_DRAW_ONCE
 #define ATOMO_CPU_CHUNK_DRAW_ONCE
 namespace atomo::cpu {
@@ -129,25 +131,17 @@ void mark_drawn(const float* x, std::size_t n, math::LevelScale scale, std::uint
   const LaneMoves<decltype(du)> moves(du);
   const auto kept_bit = hn::Set(du, math::kWholeShare);
   auto before = hn::Set(du, sum);
-  for (std::size_t at = 0; at < n; at += 64) {
-    float tail[64] = {};
-    const float* in = x + at;
-    if (n - at < 64) {
-      std::memcpy(tail, in, (n - at) * sizeof(float));
-      in = tail;
-    }
+  each_64(x, n, [&](const float* in, std::size_t at) {
     std::uint64_t marks = 0;
     for (std::size_t i = 0; i < 64; i += hn::Lanes(d)) {
       const auto share = hn::BitCast(du, shares_of(d, hn::Abs(hn::LoadU(d, in + i)), scale));
       const auto behind = hn::Add(before, running_sums(moves, share));
       const auto changed = hn::Xor(behind, hn::Sub(behind, share));
-      std::uint8_t bits[8] = {};
-      hn::StoreMaskBits(du, hn::TestBit(changed, kept_bit), bits);
-      marks |= (std::uint64_t{bits[0]} | std::uint64_t{bits[1]} << 8) << i;
+      marks |= bits_of(du, hn::TestBit(changed, kept_bit)) << i;
       before = hn::TableLookupLanes(behind, moves.last);
     }
     words[at / 64] = marks;
-  }
+  });
 }
 
 }  // namespace HWY_NAMESPACE

@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <cstring>
 #include <span>
 
 #include "coding/rice.hpp"
@@ -57,17 +56,11 @@ Marked mark_above_bound(const float* x, std::size_t n, std::uint32_t bound, std:
   const auto least = hn::Set(d, static_cast<std::int32_t>(bound));
   auto largest = hn::Zero(d);
   std::uint32_t count = 0;
-  for (std::size_t at = 0; at < n; at += 64) {
-    float tail[64] = {};
-    const float* in = x + at;
-    if (n - at < 64) {
-      std::memcpy(tail, in, (n - at) * sizeof(float));
-      in = tail;
-    }
+  each_64(x, n, [&](const float* in, std::size_t at) {
     const std::uint64_t marks = marks_of_64(d, in, least, largest);
     count += static_cast<std::uint32_t>(std::popcount(marks));
     words[at / 64] = marks;
-  }
+  });
   return {count, static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(d, largest)))};
 }
 

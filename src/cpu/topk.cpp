@@ -57,13 +57,7 @@ void mark_above(const float* x, std::size_t n, std::uint32_t bound, std::uint64_
   const auto least = hn::Set(d, static_cast<std::int32_t>(bound));
   auto largest = hn::Zero(d);
   Collected found = *out;
-  for (std::size_t at = 0; at < n; at += 64) {
-    float tail[64] = {};
-    const float* in = x + at;
-    if (n - at < 64) {
-      std::memcpy(tail, in, (n - at) * sizeof(float));
-      in = tail;
-    }
+  each_64(x, n, [&](const float* in, std::size_t at) {
     std::uint64_t marks = marks_of_64(d, in, least, largest);
     words[at / 64] = marks;
     const auto count = static_cast<std::size_t>(std::popcount(marks));
@@ -72,7 +66,7 @@ void mark_above(const float* x, std::size_t n, std::uint32_t bound, std::uint64_
       for (; marks != 0; marks &= marks - 1) *next++ = in[std::countr_zero(marks)];
     }
     found.count += count;
-  }
+  });
   found.finite = hn::GetLane(hn::MaxOfLanes(d, largest)) < 0x7F800000;
   *out = found;
 }
