@@ -7,8 +7,7 @@ root; ef-atomo, which keeps atoms by their size and sends later what it left out
 messages in every step (arXiv 2508.15706); and demo, DeMo's messages and its step along the sign of their mean (arXiv
 2411.19870), at rates of its own. All others step with AdamW; demo-factored, whose messages have a momentum already, without a
 first moment. At sizes of their own are f16, qsgd and powersgd, of rank 1.
-An arm whose name ends with -factored has the factored second moment in place of Adam's own; one that ends with -bounded has
-updates of at most 0.5, root mean square.
+An arm whose name ends with -factored has the factored second moment in place of Adam's own.
 """
 
 import argparse
@@ -17,7 +16,6 @@ from experiments.arms import Arm, add_arm_options, compare, shorten, uncompresse
 from experiments.messages import chunks_for, topk_for
 from experiments.second_moment import FACTORED, PRECONDITIONED, SHARES, common
 from experiments.series import run, series_options
-from experiments.trainings import UNCOMPRESSED
 
 RATES = (0.001, 0.002, 0.003, 0.004)
 # Of arms whose best rate would be the first or the last of those, and of one that does not step with AdamW.
@@ -64,11 +62,6 @@ AT_BITS = {
 # decodes them, so that there is none.
 FIXED |= {f"{name}-factored": (*FIXED[name], *FACTORED) for name in ("f16", "qsgd")}
 AT_BITS |= {f"{name}-factored": (AT_BITS[name][0], FACTORED) for name in ("atomo", "ef-atomo", "ef-topk", "ef-chunks")}
-# Of no compression and of atomo all arms but atomo-shares, whose updates are bounded.
-BOUNDED = ("--max-update", "0.5")
-FIXED |= {"uncompressed-bounded": ("--codec", UNCOMPRESSED, *BOUNDED)}
-AT_BITS |= {f"{name}-bounded": (codec, (*more, *BOUNDED)) for name, (codec, more) in AT_BITS.items()
-            if codec in (atomo, nearest) and name != "atomo-shares"}
 
 
 def arguments():

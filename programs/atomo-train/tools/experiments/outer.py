@@ -4,7 +4,7 @@
 diloco sends f32, atomo and ef-atomo so many bits a parameter and round, all with an outer step of Nesterov, rate 0.7 and
 momentum 0.9 (arXiv 2311.08105). sparseloco sends 64 of 4096 entries in 2 bits and has a memory that keeps 0.95 in place of
 the outer momentum (arXiv 2508.15706, algorithm 1). ef-atomo keeps atoms by their size and sends later what it left out.
-average and atomo-average step to the plain average, as sparseloco does: f32, and so many bits; 0.148 are sparseloco's bytes.
+average and atomo-average step to the plain average, as sparseloco does: of f32, and of atomo's messages of as many bytes.
 """
 
 import argparse
@@ -18,15 +18,15 @@ NESTEROV = ("--outer-optimizer", "nesterov", "--outer-lr", 0.7, "--outer-momentu
 PLAIN = ("--outer-optimizer", "sgd", "--outer-lr", 1)
 INNER = ("adamw", "muon")
 # Outer optimiser and codec; the codecs of AT_BITS get so many bits a parameter.
-FIXED = {"diloco": (NESTEROV, UNCOMPRESSED), "average": (PLAIN, UNCOMPRESSED), "sparseloco": (PLAIN, "ef:decay=0.95+topk:chunk=4096,k=64,values=2")}
-AT_BITS = {"atomo": (NESTEROV, "atomo:bits={:g}"), "atomo-average": (PLAIN, "atomo:bits={:g}"),
-           "ef-atomo": (NESTEROV, "ef+atomo:bits={:g},content=nearest")}
+FIXED = {"diloco": (NESTEROV, UNCOMPRESSED), "average": (PLAIN, UNCOMPRESSED),
+         "sparseloco": (PLAIN, "ef:decay=0.95+topk:chunk=4096,k=64,values=2"), "atomo-average": (PLAIN, "atomo:bits=0.148")}
+AT_BITS = {"atomo": (NESTEROV, "atomo:bits={:g}"), "ef-atomo": (NESTEROV, "ef+atomo:bits={:g},content=nearest")}
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arm_options(parser, (*FIXED, *AT_BITS), "0.001 and 0.002, of the local steps", steps=600, batch=8)
-    parser.add_argument("--bits", type=float, nargs="+", default=[1, 0.25, 0.148], help="a parameter and round, of arms of atomo")
+    parser.add_argument("--bits", type=float, nargs="+", default=[1, 0.25], help="a parameter and round, of atomo and ef-atomo")
     parser.add_argument("--local-steps", type=int, nargs="+", default=[10, 30, 100], help="of a round")
     parser.add_argument("--inner", nargs="+", choices=INNER, default=list(INNER), help="optimisers of the local steps")
     options = series_options(parser, "outer")
