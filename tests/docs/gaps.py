@@ -5,8 +5,8 @@
 usage: gaps.py DOCS_FOLDER RESULTS_FOLDER            fails where the page says something else than the committed results
        gaps.py --prove DOCS_FOLDER RESULTS_FOLDER    fails unless each planted mistake is found
 
-A row of a table is the training of as many bytes a step. A gap is the mean over the seeds of bits a character, less that
-without compression.
+A row of a table is the training of as many bytes a step; of local steps it has a name, and a column a length of rounds. A gap
+is the mean over the seeds of bits a character, less that without compression. The summary has figures of these tables alone.
 """
 import json
 import re
@@ -17,6 +17,19 @@ from pathlib import Path
 SECTION = r"### With and without a memory\n(.*?)^### "
 FIRST, LONGER = "memories-300-steps-simulated.json", "memories-1500-steps-simulated.json"
 NONE = ("uncompressed", "")
+SUMMARY = r"## Language models at a glance\n(.*?)^## "
+LOCAL_SECTION, LOCAL = r"### With local steps\n(.*?)^## ", "outer-600-steps-simulated.json"
+# Rows of the table of local steps, and their arms.
+LOCAL_ARMS = {
+    "DiLoCo, uncompressed": "diloco",
+    "plain average, uncompressed": "average",
+    "plain average, `atomo:bits=0.148`": "atomo-average",
+    "SparseLoCo, `ef:decay=0.95+topk:chunk=4096,k=64,values=2`": "sparseloco",
+    "`atomo:bits=1`": "atomo, 1 bits",
+    "`atomo:bits=0.25`": "atomo, 0.25 bits",
+    "`ef+atomo:bits=1,content=nearest`": "ef-atomo, 1 bits",
+    "`ef+atomo:bits=0.25,content=nearest`": "ef-atomo, 0.25 bits",
+}
 # Sentences, and the trainings whose gaps they name in turn: arm, setting and a rate, or the best rate.
 SENTENCES = [
     (r"At one rate of \.002 it is (\S+) behind", [("atomo", "0.5 bits", 0.002)]),
@@ -47,8 +60,9 @@ class Trainings:
         return self.of[arm, setting, rate]["score"] - self.of[*NONE, rate]["score"]
 
     def score(self, arm, setting):
-        of = self.of[arm, setting, None]
-        return f"{of['score']:.3f} ± {of['spread']:.3f}"
+        """None where it was not trained."""
+        of = self.of.get((arm, setting, None))
+        return of and f"{of['score']:.3f} ± {of['spread']:.3f}"
 
     def best_of(self, bytes_a_step):
         """Arm and setting."""
@@ -82,6 +96,30 @@ def wrong_rows(rows, trainings):
                 yield f"{' '.join(found[0])}: {column} is {row[column]}, the trainings have {true[column][0]}"
 
 
+def wrong_local_rows(text, trainings):
+    section = re.search(LOCAL_SECTION, text, re.MULTILINE | re.DOTALL)
+    rows = next(tables_of(section[1]), []) if section else []
+    if {row[""] for row in rows} != set(LOCAL_ARMS):
+        yield "the table of local steps has other rows"
+        return
+    for row in rows:
+        for column in (name for name in row if name.startswith("rounds of ")):
+            true = trainings.score(LOCAL_ARMS[row[""]], f"adamw, {column}") or ""
+            if row[column] != true:
+                yield f"{row['']}, {column}: {row[column]}, the trainings have {true}"
+
+
+def wrong_summary(text):
+    summary = re.search(SUMMARY, text, re.MULTILINE | re.DOTALL)
+    if not summary:
+        yield "the summary of language models is not there"
+        return
+    figure, rest = r"\d\.\d{3} ± \d\.\d{3}", text.replace(summary[1], "")
+    for said in re.findall(figure, summary[1]):
+        if said not in rest:
+            yield f"the summary has {said}, no table below has"
+
+
 def untrue(text, results):
     """What is wrong with a page, a line each."""
     section = re.search(SECTION, text, re.MULTILINE | re.DOTALL)
@@ -100,7 +138,7 @@ def untrue(text, results):
         wrong.append(f"the sentence '{EVEN}' has {found and found.groups()}, the trainings {even}")
     if first.gap("atomo", "0.5 bits") > first.of[*NONE, None]["spread"]:
         wrong.append("at 1/64 no compression is ahead by more than its seeds' spread")
-    return wrong
+    return [*wrong, *wrong_local_rows(text, Trainings(results / LOCAL)), *wrong_summary(text)]
 
 
 PLANTED = {
@@ -116,6 +154,9 @@ PLANTED = {
     "the claim": ("2.510 ± 0.028 beside", "2.543 ± 0.028 beside"),
     "a lost sentence": ("At 1/128 the gap", "There the gap"),
     "a lost table": ("| behind |", "| after |"),
+    "a score of local steps": ("2.572 ± 0.005 | 2.822", "2.575 ± 0.005 | 2.822"),
+    "a lost row of local steps": ("| plain average, uncompressed |", "| plain average |"),
+    "a figure of the summary": ("| 2.682 ± 0.026, the same", "| 2.628 ± 0.026, the same"),
 }
 
 
