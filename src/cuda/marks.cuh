@@ -47,8 +47,8 @@ struct MarksPlan {
   Scratch<std::uint32_t> kept;   ///< of a unit
   Scratch<std::uint64_t> ranks;  ///< of a unit: kept atoms of the job before it
   Scratch<std::uint64_t> bits;   ///< of a unit: where its gaps begin in the stream of gaps
-  /// Of a unit: bits of its gaps, as stated where a section is read. Where one is written, those under parameter k
-  /// are the k-th so many.
+  /// Of a unit: bits of its gaps, as stated where a section is read. Where one is written there are so many for each
+  /// parameter, one parameter behind the other.
   Scratch<std::uint32_t> gap_bits;
 };
 
