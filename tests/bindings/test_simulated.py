@@ -64,6 +64,8 @@ def by_pytorch(training, optimiser):
             x = torch.nn.functional.max_pool2d(layer(x), 2).relu()
         optimiser.zero_grad()
         torch.nn.functional.cross_entropy(network.fc2(network.fc1(x.flatten(1)).relu()), targets).backward()
+        if options.clip_norm:
+            torch.nn.utils.clip_grad_norm_(network.parameters(), options.clip_norm)
         optimiser.param_groups[0]["lr"] = rate
         optimiser.step()
     return torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
@@ -72,6 +74,7 @@ def by_pytorch(training, optimiser):
 @pytest.mark.parametrize("name, words, optimiser", [
     ("adamw", ("--lr", 0.003, "--weight-decay", 0.1), functools.partial(torch.optim.AdamW, weight_decay=0.1)),
     ("adam", ("--lr", 0.003, "--warmup", 3), torch.optim.Adam),
+    ("sgd", ("--lr", 0.02, "--clip-norm", 0.5), functools.partial(torch.optim.SGD, lr=1, momentum=0.9)),
     ("sgd", ("--lr", 0.02), functools.partial(torch.optim.SGD, lr=1, momentum=0.9)),
     ("nesterov", ("--lr", 0.02), functools.partial(torch.optim.SGD, lr=1, momentum=0.9, nesterov=True))])
 def test_one_worker_without_compression_is_pytorch(images, name, words, optimiser):

@@ -135,6 +135,15 @@ class ArmsTest(unittest.TestCase):
                 self.assertRegex(arm.codec(), f"^{spec}$" if "--codec" in arm.arguments else
                                  f"^([a-z*.]+ = {spec}(; |$))+$" if "--policy" in arm.arguments else "^--algorithm powersgd ")
 
+    def test_clipping_is_of_all_arms(self):
+        with mock.patch("experiments.arms.Series", side_effect=InterruptedError) as series, self.assertRaises(InterruptedError):
+            with mock.patch.object(sys, "argv", ["second_moment", "--trainer", TRAINER, "--arms", "uncompressed", "own", "--clip-norm", "2"]):
+                second_moment.main()
+        trained = series.call_args.args[1]
+        self.assertEqual(len(trained), 6)
+        for row in trained:
+            self.assertEqual(by_option(row.arguments)["--clip-norm"], [2.0], row.name)
+
     def test_the_trainer_accepts(self):
         for experiment, words in EXPERIMENTS:
             options = options_of(experiment, *words)

@@ -32,6 +32,23 @@ class CapturesTest(unittest.TestCase):
         means = sorted(name for name in os.listdir(rounds) if name.endswith("-mean.safetensors"))
         self.assertEqual(means, [f"step{step}-mean.safetensors" for step in (0, 4, 8)])
 
+    def test_gradients_that_are_clipped(self):
+        """Each worker's has the bound as its norm and its direction of before, under any loss scale, and is what
+        goes on its way. A bound above the norms changes nothing."""
+        for processes, algorithm in ((2, "allgather"), (3, "ps")):
+            dumped = {}
+            for most in (0, 0.01, 1e6):
+                folder = path(f"clipped-{algorithm}-{most}")
+                finished(processes, *BRIEF, "--algorithm", algorithm, "--clip-norm", most, "--loss-scale", 8, "--steps", 1,
+                         "--dump-gradients", folder, "--at", 0)
+                dumped[most] = [numpy.concatenate([read_safetensors(f"{folder}/step0-{who}.safetensors")[layer].ravel()
+                                                   for layer in ("fc.weight", "fc.bias")]) for who in ("worker1", "worker2", "mean")]
+            for plain, same in zip(dumped[0], dumped[1e6]):
+                numpy.testing.assert_array_equal(plain, same)
+            for plain, clipped in zip(dumped[0][:2], dumped[0.01]):
+                numpy.testing.assert_allclose(clipped, plain * (8 * 0.01 / numpy.linalg.norm(plain)), rtol=1e-5, atol=1e-9)
+            numpy.testing.assert_allclose(dumped[0.01][2], (dumped[0.01][0] + dumped[0.01][1]) / 2, rtol=1e-4, atol=1e-8)
+
     def test_checkpoints_that_are_kept(self):
         out = path("kept")
         options = (*BRIEF, "--algorithm", "allgather", "--steps", 7, "--save-every", 3, "--keep-checkpoints", "--out", out)

@@ -408,6 +408,7 @@ nlohmann::json Options::fingerprint(int workers) const {
       {"precondition", precondition},
       {"vote", vote},
       {"max-update", max_update},
+      {"clip-norm", clip_norm},
       {"share-by-rate", share_by_rate},
       {"sparsity-warmup", sparsity_warmup},
       {"loss-scale", loss_scale},

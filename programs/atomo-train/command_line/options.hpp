@@ -91,6 +91,7 @@ struct Options {
   bool precondition = false;  ///< gradients are encoded in units of their second moment's root
   bool vote = false;          ///< steps go along the majority of workers' signs
   double max_update = 0;      ///< root mean square of a layer's update; 0: no bound
+  double clip_norm = 0;       ///< of a worker's gradient, the loss scale left out; 0: no bound
   double share_by_rate = 0;   ///< power of the rate that budgets follow; 0: they do not
   std::uint32_t sparsity_warmup = 0;  ///< steps of each share of a warm-up; 0: none
   double loss_scale = 1;              ///< the loss's factor from a step on, as in mixed precision

@@ -175,6 +175,12 @@ void add_rate_options(CLI::App& app, Options& o, const char* group) {
       ->check(not_below_zero())
       ->capture_default_str()
       ->group(group);
+  app.add_option("--clip-norm", o.clip_norm,
+                 "bound on the norm of each worker's gradient, which is scaled down to it before "
+                 "anything is added to it or encoded (0: none)")
+      ->check(not_below_zero())
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--loss-scale", o.loss_scale,
                  "the loss is multiplied by it, and the mean gradient divided, as for half "
                  "precision")

@@ -60,6 +60,14 @@ Score test_samples(const Task& task, Replica& replica, std::size_t first, std::s
   return total;
 }
 
+void scale_to_norm(std::span<float> values, double most) {
+  double squares = 0;
+  for (const float v : values) squares += double{v} * v;
+  const double norm = std::sqrt(squares);
+  if (!std::isfinite(norm) || norm <= most) return;
+  for (float& v : values) v = static_cast<float>(v * (most / norm));
+}
+
 Learner::Learner(const Options& options, int worker, int workers, std::function<void()> breathe)
     : options_(options),
       worker_(worker),
@@ -129,25 +137,35 @@ void Learner::gather(std::uint32_t step) {
 double Learner::backward(std::uint32_t step, const Replica::OnGradient& on_gradient) {
   gather(step);
   const double scale = options_.gradient_scale(step);
-  double loss = 0;
   const auto began = std::chrono::steady_clock::now();
-  if (options_.dumped(step)) {
-    std::vector<float> copy(replica_->weights().size());
-    loss =
-        replica_->backward(batch_, scale, [&](std::size_t layer, std::span<const float> gradient) {
-          to_host(gradient, std::span(copy).subspan(replica_->offset(layer), gradient.size()));
-          on_gradient(layer, gradient);
-        });
-    dump_gradient(options_, *replica_, step, "worker" + std::to_string(worker_ + 1), copy);
-  } else {
-    loss = replica_->backward(batch_, scale, on_gradient);
-  }
+  const bool whole = options_.clip_norm > 0 || options_.dumped(step);
+  const double loss = whole ? backward_whole(step, scale, on_gradient)
+                            : replica_->backward(batch_, scale, on_gradient);
   if (options_.slow_factor > 1) drag(began, options_.slow_factor);
   if (!std::isfinite(loss)) {
     throw std::runtime_error("the loss at step " + std::to_string(step) + " is " +
                              std::to_string(loss) +
                              ": the training diverged; lower --lr or take a codec with less error");
   }
+  return loss;
+}
+
+double Learner::backward_whole(std::uint32_t step, double scale,
+                               const Replica::OnGradient& on_gradient) {
+  gradient_.resize(replica_->weights().size());
+  std::vector<std::span<const float>> parts(replica_->layers().size());
+  std::vector<std::size_t> order;
+  const double loss =
+      replica_->backward(batch_, scale, [&](std::size_t layer, std::span<const float> computed) {
+        const auto part = std::span(gradient_).subspan(replica_->offset(layer), computed.size());
+        to_host(computed, part);
+        parts[layer] = part;
+        order.push_back(layer);
+        breathe_();
+      });
+  if (options_.clip_norm > 0) scale_to_norm(gradient_, options_.clip_norm * scale);
+  dump_gradient(options_, *replica_, step, "worker" + std::to_string(worker_ + 1), gradient_);
+  for (const std::size_t layer : order) on_gradient(layer, parts[layer]);
   return loss;
 }
 

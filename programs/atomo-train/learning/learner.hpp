@@ -38,7 +38,8 @@ class Learner {
   bool take_policy(std::uint32_t step);
 
   /// Forward and backward over this worker's samples of a step, under its loss scale, and a pause
-  /// where --slow-rank wants one. Returns the mean loss.
+  /// where --slow-rank wants one. With --clip-norm the layers' gradients are handed on once all are there, in host
+  /// memory. Returns the mean loss.
   double backward(std::uint32_t step, const Replica::OnGradient& on_gradient);
   /// What the forward pass of the last call of `backward` predicted; see Replica::trained.
   [[nodiscard]] Score trained() const noexcept { return replica_->trained(); }
@@ -56,6 +57,8 @@ class Learner {
  private:
   /// The batch of a step, as training sees it.
   void gather(std::uint32_t step);
+  /// `backward` where the gradient is clipped or dumped.
+  double backward_whole(std::uint32_t step, double scale, const Replica::OnGradient& on_gradient);
   [[nodiscard]] atomo::Compressor compressor_of(const std::string& policy) const;
   /// Pauses until `factor` times the time since `began` is over.
   void drag(std::chrono::steady_clock::time_point began, double factor) const;
@@ -71,6 +74,7 @@ class Learner {
   Augmentation augmentation_;
   std::vector<double> shares_;  ///< of the budget, a step each; empty where all have the whole
   Batch batch_;
+  std::vector<float> gradient_;  ///< of a step whose gradient is needed whole
 };
 
 /// The steps of a run whose length is --epochs. \throws std::runtime_error for data that cannot be
@@ -84,6 +88,10 @@ class Learner {
                                  std::size_t count, std::size_t batch,
                                  const std::function<void(std::size_t done)>& after,
                                  std::vector<Prediction>* each = nullptr);
+
+/// Scales `values` down where their Euclidean norm is above `most`. Values that are not all finite stay what
+/// they are: their step is skipped.
+void scale_to_norm(std::span<float> values, double most);
 
 /// Writes a gradient of the model into the folder of --dump-gradients, if `step` is one to
 /// dump. `whose`: the end of the file's name.

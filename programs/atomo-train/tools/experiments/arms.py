@@ -61,6 +61,7 @@ def add_arm_options(parser, kinds, rates, steps=None, batch=None):
     parser.add_argument("--steps", type=int, default=steps, required=steps is None)
     parser.add_argument("--batch", type=int, default=batch, required=batch is None, help="of one worker")
     parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--clip-norm", type=float, default=0, help="bound on the norm of every worker's gradient, of all arms (default: none)")
     parser.add_argument("--tests", type=int, default=6, help="tests on the way, for the plot")
     add_simulation_options(parser)
 
@@ -191,6 +192,9 @@ def compare(options, arms, common, measure, text, title):
     """Trains the arms that were asked for and writes what came of them. `text`: what was trained, for a reader of the
     table. Returns the exit status, 1 where an arm failed at every rate."""
     report, arms = Report(options), chosen(options, arms)
+    if options.clip_norm:
+        common = (*common, "--clip-norm", options.clip_norm)
+        text += f" Every worker's gradient is clipped at a norm of {options.clip_norm:g}."
     found = Comparison(arms, Series(options, rows(options, arms, common)).run_all(), measure)
     note = (f"{text} Each arm is trained at each of its rates and shown at the best one, by the test itself. Bytes are those "
             f"of messages as one worker sent them. {report.seeds()}. ")

@@ -28,6 +28,8 @@ class _Algorithm:
         """Of the step that the table is at."""
         which = self._order.index_select(0, self.table.step)[0]
         losses = self.fleet.back_propagate(*self._data.gather("training", which))
+        if self.options.clip_norm:
+            scale_to_norm(self.fleet.gradients, self.options.clip_norm)
         self.losses.index_copy_(0, self.table.step, losses[None])
 
     @property
@@ -37,6 +39,12 @@ class _Algorithm:
 
     def replay(self, work, *state):
         return Replay(work, [self.table.step, *state], self.device)
+
+
+def scale_to_norm(gradients, most):
+    """Scales rows down where their norm is above `most`."""
+    norms = gradients.norm(dim=1, keepdim=True)
+    gradients.mul_(torch.where(norms.isfinite(), (most / norms).clamp(max=1), torch.ones_like(norms)))
 
 
 def rows_of(fleet, flat):

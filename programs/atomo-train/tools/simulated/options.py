@@ -48,6 +48,7 @@ def _parser():
     add("--precondition", action="store_const", const=True)
     add("--share-by-rate", type=float)
     add("--max-update", type=float)
+    add("--clip-norm", type=float, default=0.0)
     add("--local-steps", type=int)
     add("--outer-optimizer", choices=("sgd", "nesterov"))
     add("--outer-lr", type=float)
@@ -85,6 +86,8 @@ def _check(options, given, workers):
     for name in ("steps", "batch"):
         if getattr(options, name) < 1:
             _refuse(name, f"{getattr(options, name)} is below 1")
+    if not options.clip_norm >= 0:
+        _refuse("clip_norm", f"{options.clip_norm:g} is not a bound from 0 on")
     if workers < 1:
         raise Refusal(f"{workers} workers are below 1")
     for name in sorted(given):
