@@ -12,6 +12,7 @@ import atomo.torch
 import numpy as np
 import torch
 import torch.distributed as dist
+from atomo.torch.ddp_steps import scale_to_norm
 from stand_in import StandIn
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -29,6 +30,13 @@ class Watched(atomo.torch.DDPState):
         self.layout = [] if bucket.index() == 0 else self.layout
         self.layout.append([name for name, _ in layers])
         return layers
+
+
+class Clipped(Watched):
+    """With a bound that most gradients are above."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, clip_norm=0.05, **options)
 
 
 class OnStandIn(Watched):
@@ -83,6 +91,14 @@ class OwnOrder(Watched):
     def _decode(self, layers, table, gathered):
         order = sorted(range(len(table)), key=lambda r: r != self._key["worker"])
         super()._decode(layers, [table[r] for r in order], [gathered[r] for r in order])
+
+
+class ClippedByBucket(Watched):
+    """Each bucket by its own norm."""
+
+    def reduce(self, bucket):
+        scale_to_norm([bucket.buffer()], self.clip_norm * self._scale_now())
+        return self._send(bucket)
 
 
 class ForgetsStep(Watched):
@@ -311,6 +327,29 @@ def error_of_mean(rank, ranks, policy, state_class="Watched", steps=20, alone=Fa
         (wrapped(eye) * target.t()).sum().backward()
         errors.append(((layer.weight.grad - target).norm() / target.norm()).item() ** 2)
     return float(np.mean(errors))
+
+
+def clipped(rank, ranks, most, state_class, scale=1.0):
+    """The second step's mean of clipped gradients and, by hand, the mean of what PyTorch clips; this rank's norm, and how
+    many buckets there were."""
+    model = make_net("small")
+    x, y = batch_of(0, rank, 24)
+
+    def loss_of(net):
+        model.zero_grad()
+        return scale * nn.functional.mse_loss(net(x), y)
+
+    loss_of(model).backward()
+    norm = float(nn.utils.clip_grad_norm_(model.parameters(), most * scale)) / scale
+    by_hand = {name: p.grad.clone() for name, p in model.named_parameters()}
+    for gradient in by_hand.values():
+        dist.all_reduce(gradient)
+    state = globals()[state_class](model, "identity:dtype=f32", clip_norm=most, scale=scale)
+    wrapped, _ = wrap(model, "", state_class, 0.002, {}, 0, state)
+    for _ in range(2):
+        loss_of(wrapped).backward()
+    return {"found": {name: p.grad.numpy() for name, p in model.named_parameters()}, "norm": norm,
+            "by_hand": {name: (gradient / ranks).numpy() for name, gradient in by_hand.items()}, "buckets": state.last.buckets}
 
 
 def gradients_of(rank, ranks, policy, net="mixed", **options):

@@ -102,6 +102,7 @@ def groups_made_anew(rank, ranks, store, given):
 def disagree(rank, ranks, what, after, state_class=atomo.torch.DDPState):
     """Ranks that agree for `after` steps, then not, in one thing; raises what backward raises."""
     one = {what: rank} if after == 0 and what in ("seed", "channel", "start_step") else {}
+    one = {what: 1 + rank} if what == "clip_norm" else one
     policy = "qsgd:bits=4" if after == 0 and what == "policy" and rank else "qsgd:bits=6"
     net = make_net("small")
     names = {f"other.{name}" if what == "layers" and rank else name: p for name, p in net.named_parameters()}

@@ -17,6 +17,7 @@ import ddp_runs
 import numpy as np
 import pytest
 import torch
+from atomo.torch.ddp_steps import scale_to_norm
 from worlds import RankFailed, check_replicas, launch, same
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -116,11 +117,22 @@ def check_resumes(world, state_class="Watched", way="dict"):
 
 @pytest.mark.parametrize("way", ["dict", "pickle"])
 def test_a_checkpoint_resumes_to_the_same_curve(world, way):
-    check_resumes(world, way=way)
+    for state_class in ("Watched", "Clipped"):
+        check_resumes(world, state_class, way)
+
+
+def check_clipping(world, state_class):
+    """By the norm over all buckets, of gradients without their scale."""
+    for most, scale in ((0.01, 1.0), (0.01, 1024.0), (1e3, 1.0)):
+        for result in world(2).run(ddp_runs.clipped, most, state_class, scale):
+            assert result["buckets"] == 3 and 0.02 < result["norm"] < 1e3
+            for name, gradient in result["found"].items():
+                np.testing.assert_allclose(gradient, result["by_hand"][name], rtol=1e-3, atol=1e-6 * most * scale)
 
 
 MUTANTS = [(check_buckets_change_nothing, "KeyedByBucket"), (check_independent_draws, "OneWorker"),
-           (check_is_mean, "NotDivided"), (check_four_replicas, "OwnOrder"), (check_resumes, "ForgetsStep")]
+           (check_is_mean, "NotDivided"), (check_four_replicas, "OwnOrder"), (check_resumes, "ForgetsStep"),
+           (check_clipping, "ClippedByBucket")]
 
 
 @pytest.mark.parametrize("check, state_class", MUTANTS, ids=[name for _, name in MUTANTS])
@@ -153,7 +165,30 @@ def test_ranks_that_run_out_of_batches_join(world):
     plain = world(2).run(ddp_runs.join, None)
     mine = world(2).run(ddp_runs.join, PLAIN)
     assert same(mine[0]["parameters"], plain[0]["parameters"])
-    check_replicas(world(2).run(ddp_runs.join, "atomo:bits=1"))
+    for state_class in ("Watched", "Clipped"):
+        check_replicas(world(2).run(ddp_runs.join, "atomo:bits=1", state_class))
+
+
+@pytest.mark.parametrize("state_class", ["Watched", "OnStandIn"])
+def test_each_ranks_gradient_is_clipped_before_it_is_sent(world, state_class):
+    check_clipping(world, state_class)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_scaling_to_a_norm(dtype):
+    """Of sparse gradients too. What is not finite stays as it is."""
+    dense, sparse = torch.full((8,), 3.0, dtype=dtype), torch.sparse_coo_tensor([[1, 1]], [2.0, 3.0], (4,), check_invariants=False).to(dtype)
+    scale_to_norm([dense, sparse], 0.5)
+    assert dense.dtype == dtype
+    assert (dense.double().square().sum() + sparse.to_dense().double().square().sum()).sqrt() == pytest.approx(0.5, rel=0.01)
+    assert float(sparse.to_dense()[1] / dense[0]) == pytest.approx(5 / 3, rel=0.02)
+    for bad in (torch.tensor([torch.inf, 4.0]), torch.tensor([torch.nan, 4.0])):
+        dense = torch.full((8,), 3.0)
+        scale_to_norm([bad, dense], 0.5)
+        assert bad[1] == 4 and (dense == 3).all()
+    zeros = torch.zeros(4)
+    scale_to_norm([zeros], 0.5)
+    assert not zeros.any()
 
 
 def test_half_gradients(world):
@@ -266,6 +301,9 @@ def test_setting_up_refuses_what_cannot_work():
         atomo.torch.DDPState([])
     with pytest.raises(atomo.Error, match="bits"):
         atomo.torch.DDPState(layer, "qsgd:bits=99")
+    for bound in (0, -1.0, math.inf, math.nan):
+        with pytest.raises(atomo.Error, match=f"clip_norm is {bound}: a bound above 0 is expected, or None"):
+            atomo.torch.DDPState(layer, clip_norm=bound)
     with pytest.raises(atomo.Error, match="bias"):
         atomo.torch.DDPState(layer, "weight=qsgd:bits=4")
 

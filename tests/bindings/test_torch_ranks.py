@@ -63,6 +63,7 @@ def test_a_state_outlives_its_process_group(world, given, tmp_path):
 @pytest.mark.parametrize("what, says", [
     ("seed", "seed is 0 on rank 0, 1 on rank 1"), ("channel", "channel is 0 on rank 0, 1 on rank 1"),
     ("start_step", "start_step is 0 on rank 0, 1 on rank 1"),
+    ("clip_norm", "clip_norm is 1 on rank 0, 2 on rank 1"),
     ("policy", "policy is 'qsgd:bits=6' on rank 0, 'qsgd:bits=4' on rank 1"),
     ("layers", "layers is ['0.weight', [48, 24], 'f32'] on rank 0, ['other.0.weight', [48, 24], 'f32'] on rank 1")])
 def test_ranks_that_disagree_say_in_what(world, what, says):

@@ -10,6 +10,7 @@ On a GPU a bucket is one message, and the host queues its way from the gradients
 
 # No `from __future__ import annotations` here: DDP compares those of a hook with the types themselves.
 import dataclasses
+import math
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -66,6 +67,9 @@ class DDPState(Steps):
             and squares are of gradients divided by it.
         budget_share: what a step has of the budgets (`bits=`) of its codecs; or a number for each step, such as
             `atomo.budget_shares(rates)`, of which steps behind the end have the last; or a function of a step's number.
+        clip_norm: bound on the norm of this rank's gradient, divided by `scale`, which is scaled down to it before anything else
+            happens to it. `clip_grad_norm_` behind `backward()` has the mean of what was decoded, most of whose norm
+            is the codec's noise at few bits. A step sends nothing before all of its gradients are there.
         squares: an `atomo.torch.Squares` that is told of the squares of gradients, for an optimiser such as
             `atomo.torch.AdamW`. It is saved with the state.
 
@@ -90,12 +94,14 @@ class DDPState(Steps):
     def __init__(self, model: Parameters | None = None, policy: str | atomo.Codec = "atomo:bits=0.5", *,
                  process_group: dist.ProcessGroup | None = None, seed: int = 0, channel: int = 0, threads: int = 1,
                  start_step: int = 0, scale: float | Callable[[], float] = 1.0, squares: Squares | None = None,
-                 budget_share: float | Sequence[float] | Callable[[int], float] = 1.0):
+                 budget_share: float | Sequence[float] | Callable[[int], float] = 1.0, clip_norm: float | None = None):
         check_integers(seed=seed, channel=channel, threads=threads, start_step=start_step)
         if squares is not None and not isinstance(squares, Squares):
             raise atomo.Error(f"squares is {squares!r}: an atomo.torch.Squares() is expected, which atomo.torch.AdamW takes too")
         self.seed, self.channel, self.start_step = seed, channel, start_step
-        self.scale, self.squares, self.budget_share = scale, squares, budget_share
+        if clip_norm is not None and not 0 < clip_norm < math.inf:
+            raise atomo.Error(f"clip_norm is {clip_norm!r}: a bound above 0 is expected, or None")
+        self.scale, self.squares, self.budget_share, self.clip_norm = scale, squares, budget_share, clip_norm
         self._coder = Coder(str(policy), threads)
         self._sent = [0]  # by each rank in all steps so far, of earlier runs too
         self.step = 0  # steps begun
@@ -113,6 +119,7 @@ class DDPState(Steps):
         self._names: dict[int, str] = {}
         self._error: Exception | None = None  # of an earlier bucket of this step
         self._on_gpu = DeviceBuckets()
+        self._held = []  # buckets of a step whose gradient is not whole yet
         self._worker = ThreadPoolExecutor(1, "atomo-ddp")
         _states.add(self)
 
@@ -223,11 +230,11 @@ class DDPState(Steps):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.state_dict(), "threads": self._coder.threads, "last": self.last, "scale": self.scale,
-                "squares_object": self.squares, "budget_share": self.budget_share}
+                "squares_object": self.squares, "budget_share": self.budget_share, "clip_norm": self.clip_norm}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.last, self.scale, self.squares = state["last"], state["scale"], state["squares_object"]
-        self.budget_share = state["budget_share"]
+        self.budget_share, self.clip_norm = state["budget_share"], state["clip_norm"]
         self._coder = Coder(state["policy"], state["threads"])
         self._start(None)
         self.load_state_dict(state)

@@ -2,6 +2,7 @@
 """What a DDPState does in a step, bucket after bucket, on the CPU and on a GPU."""
 
 # No `from __future__ import annotations` here, as in ddp.py.
+import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,7 @@ class Steps:
     channel: int
     start_step: int
     scale: float | Callable[[], float]
+    clip_norm: float | None
     budget_share: float | Sequence[float] | Callable[[int], float]
     squares: Squares | None
     step: int
@@ -45,6 +47,7 @@ class Steps:
     _names: dict[int, str]
     _error: Exception | None
     _on_gpu: DeviceBuckets
+    _held: list[tuple[dist.GradBucket, torch.futures.Future[torch.Tensor]]]
     _worker: ThreadPoolExecutor
     _bind: Callable[[Parameters, dist.ProcessGroup | None], None]
 
@@ -92,6 +95,22 @@ class Steps:
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Queues a bucket; the future gets `bucket.buffer()` with the mean over the ranks in it."""
+        if self.clip_norm is None:
+            return self._send(bucket)
+        if bucket.index() == 0:
+            self._held = []
+        if not bucket.is_last():
+            place = self._place_of(bucket.buffer())
+            self._held.append((bucket, torch.futures.Future() if place is None else place.future()))
+            return self._held[-1][1]
+        held, self._held = self._held, []
+        buffers = [*(earlier.buffer() for earlier, _ in held), bucket.buffer()]
+        scale_to_norm(buffers, self.clip_norm * self._scale_now())
+        for earlier, done in held:
+            self._send(earlier).then(functools.partial(_pass_on, done))
+        return self._send(bucket)
+
+    def _send(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         place = self._place_of(bucket.buffer())
         return self._hand_over(bucket) if place is None else self._reduce_on(place, bucket)
 
@@ -252,15 +271,18 @@ class Steps:
     def _begin_step(self, rank: int, ranks: int) -> None:
         self._coder.drop_step()
         self._error = None
-        self._digest = digest_of([self._coder.digest, self.seed, self.step, self.channel, self.start_step,
+        self._digest = digest_of([self._coder.digest, self.seed, self.step, self.channel, self.start_step, self.clip_norm,
                                   facts_of(self.squares)])
         self._key = {"seed": self.seed, "step": self.step & 0xFFFFFFFF, "worker": rank, "channel": self.channel}
         self.last = StepLog(self.step)
         self._coder.share, self._coder.next_share = self._share_of(self.step), self._share_of(self.step + 1)
-        self._scale, self._finite = float(self.scale() if callable(self.scale) else self.scale), True
+        self._scale, self._finite = self._scale_now(), True
         if self.squares is not None:
             self.squares.begin(self.step - self.start_step, ranks, 1.0 if self._divides else self._scale)
         self.step += 1
+
+    def _scale_now(self) -> float:
+        return float(self.scale() if callable(self.scale) else self.scale)
 
     def _share_of(self, step: int) -> float:
         """Of the budget, that a step has."""
@@ -317,7 +339,7 @@ class Steps:
     def _facts(self) -> dict[str, Any]:
         """What all ranks have to agree on."""
         return {"seed": self.seed, "step": self.last.step, "channel": self.channel, "start_step": self.start_step,
-                "policy": self.policy, "squares": facts_of(self.squares), "layers": self._coder.table()}
+                "clip_norm": self.clip_norm, "policy": self.policy, "squares": facts_of(self.squares), "layers": self._coder.table()}
 
     def _decode(self, layers: list[tuple[str, torch.Tensor]], table: list[list[int]],
                 gathered: list[torch.Tensor]) -> None:
@@ -332,3 +354,20 @@ class Steps:
             mean.finish(**{**self._key, "worker": ranks, "tensor": self._coder.numbers[name]})
 
         self._coder.each(write, [(*layer, of_ranks) for layer, of_ranks in zip(layers, zip(*messages))])
+
+
+def scale_to_norm(buffers: Sequence[torch.Tensor], most: float) -> None:
+    """Scales the buffers down, all by one factor, where the norm of all of them together is above `most`. Those that are not all
+    finite stay what they are. Waits for no device."""
+    values = [buffer.coalesce().values() if buffer.is_sparse else buffer for buffer in buffers]
+    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(each, dtype=torch.float64) for each in values]))
+    factor = torch.where(norm.isfinite(), (most / norm).clamp(max=1), 1)
+    for buffer in buffers:
+        buffer.mul_(factor)
+
+
+def _pass_on(to: torch.futures.Future[torch.Tensor], done: torch.futures.Future[torch.Tensor]) -> None:
+    try:
+        to.set_result(done.value())
+    except Exception as error:
+        to.set_exception(error)

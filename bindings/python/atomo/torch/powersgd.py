@@ -50,7 +50,7 @@ class PowerSGDState(DDPState):
     without a memory: P follows from the all-reduce, so that the draws of the messages are all that is random.
 
     Args:
-        model, process_group, seed, channel, threads, start_step, scale: as `DDPState` has them.
+        model, process_group, seed, channel, threads, start_step, scale, clip_norm: as `DDPState` has them.
         rank: of P and Q, at most a matrix's shorter side.
         residual: None for a memory; a policy, such as "atomo:bits=0.25,atoms=rows", for what P Q^T leaves of a matrix, and
             for all of the other layers.
@@ -70,7 +70,7 @@ class PowerSGDState(DDPState):
     def __init__(self, model: Parameters | None = None, rank: int = 4, *, residual: str | atomo.Codec | None = None,
                  min_ratio: float = 2.0, warm_start: bool = True, scale: float | Callable[[], float] = 1.0,
                  process_group: dist.ProcessGroup | None = None,
-                 seed: int = 0, channel: int = 0, threads: int = 1, start_step: int = 0):
+                 seed: int = 0, channel: int = 0, threads: int = 1, start_step: int = 0, clip_norm: float | None = None):
         if not isinstance(rank, int) or rank < 1 or not min_ratio > 0:
             raise atomo.Error(f"rank={rank}, min_ratio={min_ratio}: a rank from 1 on and a ratio above 0 are expected")
         self.rank, self.min_ratio, self.warm_start = rank, float(min_ratio), bool(warm_start)
@@ -79,7 +79,7 @@ class PowerSGDState(DDPState):
         self._memory: dict[str, torch.Tensor] = {}
         self._products: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
         super().__init__(model, _UNUSED if residual is None else residual, process_group=process_group, seed=seed,
-                         channel=channel, threads=threads, start_step=start_step, scale=scale)
+                         channel=channel, threads=threads, start_step=start_step, scale=scale, clip_norm=clip_norm)
 
     def state_dict(self) -> dict[str, Any]:
         """As `DDPState.state_dict`, with Q and, without `residual=`, this rank's memory."""
