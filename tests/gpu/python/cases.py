@@ -250,6 +250,20 @@ def ddp_squares(place):
     assert losses[-1] < losses[0], losses
 
 
+def ddp_clipped(place):
+    """Over three buckets, in hooks that wait for nothing."""
+    run = hooked(place, *small(place), "identity:dtype=f32", half=False, cap_mb=0.002, state={"clip_norm": 0.01})
+    run.step()
+    place.finish()
+    run.strict = run.keeps = True
+    run.backward()
+    norm = torch.cat([gradient.flatten() for gradient in run.own.values()]).norm()
+    with Differences() as wrong:
+        wrong.expect(run.state.last.buckets == 3 and norm > 0.01, run.state.last.buckets, "buckets, a norm of", norm)
+        for name, gradient in run.gradients().items():
+            wrong.expect(torch.allclose(gradient, run.own[name] * (0.01 / norm), rtol=1e-4, atol=1e-9), name)
+
+
 def powersgd(place, residual):
     net, batch = small(place)
     if isinstance(place, Gpu):
@@ -337,6 +351,7 @@ def all_cases(place):
     yield "Ddp", "learns behind a warm-up", lambda: ddp_learns(place, "qsgd:bits=6", state={"start_step": 2})
     yield "Ddp", "checkpoint", lambda: ddp_checkpoint(place)
     yield "Ddp", "not finite", lambda: ddp_not_finite(place)
+    yield "Ddp", "clipped", lambda: ddp_clipped(place)
     yield "Ddp", "squares", lambda: ddp_squares(place)
     for residual in (None, "atomo:bits=0.25,atoms=rows"):
         yield "PowerSgd", f"residual {residual}", lambda residual=residual: powersgd(place, residual)
