@@ -17,6 +17,7 @@ from pathlib import Path
 SECTION = r"### With and without a memory\n(.*?)^### "
 FIRST, LONGER = "memories-300-steps-simulated.json", "memories-1500-steps-simulated.json"
 NONE = ("uncompressed", "")
+CLIPPED_SECTION, CLIPPED = r"### With clipped gradients\n(.*?)^### ", "memories-300-steps-clipped.json"
 SUMMARY = r"## Language models at a glance\n(.*?)^## "
 LOCAL_SECTION, LOCAL = r"### With local steps\n(.*?)^## ", "outer-600-steps-simulated.json"
 # Rows of the table of local steps, and their arms.
@@ -120,6 +121,16 @@ def wrong_summary(text):
             yield f"the summary has {said}, no table below has"
 
 
+def wrong_clipped(text, trainings):
+    section = re.search(CLIPPED_SECTION, text, re.MULTILINE | re.DOTALL)
+    rows = next(tables_of(section[1]), []) if section else []
+    arms = {key[:2] for key in trainings.of}
+    if len(rows) != len(arms) or "behind" not in rows[0]:
+        yield f"the table of clipped gradients has {len(rows)} rows, {len(arms)} arms were trained"
+        return
+    yield from wrong_rows(rows, trainings)
+
+
 def untrue(text, results):
     """What is wrong with a page, a line each."""
     section = re.search(SECTION, text, re.MULTILINE | re.DOTALL)
@@ -138,7 +149,8 @@ def untrue(text, results):
         wrong.append(f"the sentence '{EVEN}' has {found and found.groups()}, the trainings {even}")
     if first.gap("atomo", "0.5 bits") > first.of[*NONE, None]["spread"]:
         wrong.append("at 1/64 no compression is ahead by more than its seeds' spread")
-    return [*wrong, *wrong_local_rows(text, Trainings(results / LOCAL)), *wrong_summary(text)]
+    return [*wrong, *wrong_clipped(text, Trainings(results / CLIPPED)), *wrong_local_rows(text, Trainings(results / LOCAL)),
+            *wrong_summary(text)]
 
 
 PLANTED = {
@@ -156,6 +168,8 @@ PLANTED = {
     "a lost table": ("| behind |", "| after |"),
     "a score of local steps": ("2.572 ± 0.005 | 2.822", "2.575 ± 0.005 | 2.822"),
     "a lost row of local steps": ("| plain average, uncompressed |", "| plain average |"),
+    "a gap of clipped gradients": ("2.501 ± 0.016 | .032", "2.501 ± 0.016 | .023"),
+    "a lost row of clipped gradients": ("| `atomo:bits=0.125` | 51,885 |", "`atomo:bits=0.125` 51,885"),
     "a figure of the summary": ("| 2.682 ± 0.026, the same", "| 2.628 ± 0.026, the same"),
 }
 
