@@ -152,7 +152,7 @@ double Learner::backward(std::uint32_t step, const Replica::OnGradient& on_gradi
 
 double Learner::backward_whole(std::uint32_t step, double scale,
                                const Replica::OnGradient& on_gradient) {
-  gradient_.resize(replica_->weights().size());
+  gradient_.assign(replica_->weights().size(), 0);
   std::vector<std::span<const float>> parts(replica_->layers().size());
   std::vector<std::size_t> order;
   const double loss =

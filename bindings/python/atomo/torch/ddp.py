@@ -99,7 +99,7 @@ class DDPState(Steps):
         if squares is not None and not isinstance(squares, Squares):
             raise atomo.Error(f"squares is {squares!r}: an atomo.torch.Squares() is expected, which atomo.torch.AdamW takes too")
         self.seed, self.channel, self.start_step = seed, channel, start_step
-        if clip_norm is not None and not 0 < clip_norm < math.inf:
+        if clip_norm is not None and not (isinstance(clip_norm, (int, float)) and 0 < clip_norm < math.inf):
             raise atomo.Error(f"clip_norm is {clip_norm!r}: a bound above 0 is expected, or None")
         self.scale, self.squares, self.budget_share, self.clip_norm = scale, squares, budget_share, clip_norm
         self._coder = Coder(str(policy), threads)
