@@ -21,6 +21,19 @@
 #include "run/interrupt.hpp"
 
 namespace train {
+namespace {
+
+/// Scales `values` down where their Euclidean norm is above `most`. Those that are not all finite stay as
+/// they are: their step is skipped.
+void scale_to_norm(std::span<float> values, double most) {
+  double squares = 0;
+  for (const float v : values) squares += double{v} * v;
+  const double norm = std::sqrt(squares);
+  if (!std::isfinite(norm) || norm <= most) return;
+  for (float& v : values) v = static_cast<float>(v * (most / norm));
+}
+
+}  // namespace
 
 void dump_gradient(const Options& options, const Replica& replica, std::uint32_t step,
                    const std::string& whose, std::span<const float> gradient) {
@@ -58,14 +71,6 @@ Score test_samples(const Task& task, Replica& replica, std::size_t first, std::s
     after(at + samples);
   }
   return total;
-}
-
-void scale_to_norm(std::span<float> values, double most) {
-  double squares = 0;
-  for (const float v : values) squares += double{v} * v;
-  const double norm = std::sqrt(squares);
-  if (!std::isfinite(norm) || norm <= most) return;
-  for (float& v : values) v = static_cast<float>(v * (most / norm));
 }
 
 Learner::Learner(const Options& options, int worker, int workers, std::function<void()> breathe)

@@ -89,10 +89,6 @@ class Learner {
                                  const std::function<void(std::size_t done)>& after,
                                  std::vector<Prediction>* each = nullptr);
 
-/// Scales `values` down where their Euclidean norm is above `most`. Values that are not all finite stay what
-/// they are: their step is skipped.
-void scale_to_norm(std::span<float> values, double most);
-
 /// Writes a gradient of the model into the folder of --dump-gradients, if `step` is one to
 /// dump. `whose`: the end of the file's name.
 void dump_gradient(const Options& options, const Replica& replica, std::uint32_t step,
