@@ -104,21 +104,25 @@ def preconditioned(rank, ranks, codec, *, state, steps=6, every=2, beta2=0.9, sc
             torch.distributed.all_gather_object(everyones, sent)
             average = np.mean(everyones, 0) * units[name]
             expected[name] = scale * average
-            moments[name] = beta2 * moments.get(name, 0) + (1 - beta2) * np.mean(average**2)
+            moments[name] = beta2 * moments.get(name, 0) + (1 - beta2) * average**2
         results.append((expected, {name: p.grad.numpy().copy() for name, p in model.named_parameters()}, units))
     return results
 
 
 def units_of(told, moment, step, beta2):
-    """In f64: the root of the product of means, kept from below; of a layer that is not told of that of Adam's moment."""
+    """In f64: the fourth root of the product of means, of what was told or else of Adam's moments, kept from below; of a vector
+    that of their mean."""
     if step == 0:
         return 1.0
-    if told is None:
-        return np.sqrt(moment / (1 - beta2**step))
-    rows, columns, (one, average, weight) = (part.double().numpy() for part in (told.rows, told.columns, told.sums))
-    ratio = np.clip(average / one, 0.5 / told.ranks, 1)
-    root = np.sqrt(np.outer(rows, columns) / rows.mean() * ratio / weight)
-    return np.maximum(root, np.sqrt(np.mean(root**2)) / 1024).reshape(told.shape)
+    if told is not None:
+        rows, columns, (one, average, weight) = (part.double().numpy() for part in (told.rows, told.columns, told.sums))
+        second = np.outer(rows, columns) / rows.mean() * np.clip(average / one, 0.5 / told.ranks, 1) / weight
+    elif moment.ndim > 1 and min(moment.shape) >= 4:
+        second = np.outer(moment.mean(1), moment.mean(0)) / moment.mean() / (1 - beta2**step)
+    else:
+        return (moment.mean() / (1 - beta2**step))**0.25
+    root = np.sqrt(second)
+    return np.sqrt(np.maximum(root, np.sqrt(np.mean(root**2)) / 1024)).reshape(told.shape if told else moment.shape)
 
 
 def halves(rank, ranks):

@@ -130,13 +130,18 @@ def units_of(state, name, b2, steps):
     """In f64, by the formulas of docs/second-moment.md."""
     shape = state.mu[name].shape
     if state.nu[name] is not None:
-        return np.full(shape, np.sqrt(np.asarray(state.nu[name], float).mean() / (1 - b2**steps)))
+        return np.full(shape, (np.asarray(state.nu[name], float).mean() / (1 - b2**steps))**0.25)
     rows, columns, one, average, weight, workers = (np.asarray(part, float) for part in state.squares[name])
-    root = np.sqrt(np.outer(rows, columns) / rows.mean() * np.clip(average / one, 0.5 / workers, 1) / weight)
-    return np.maximum(root, np.sqrt(np.mean(root**2)) / 1024).reshape(shape)
+    return fourth_root(np.outer(rows, columns) / rows.mean() * np.clip(average / one, 0.5 / workers, 1) / weight).reshape(shape)
 
 
-def test_units_are_roots_of_the_second_moment():
+def fourth_root(moment):
+    """Its root is kept from below."""
+    root = np.sqrt(moment)
+    return np.sqrt(np.maximum(root, np.sqrt(np.mean(root**2)) / 1024))
+
+
+def test_units_are_fourth_roots_of_the_second_moment():
     optimizer = optax.chain(atomo.optax.scale_by_told_adam(b2=0.9, every=1), optax.scale(-1.0))
     gradients = {name: of[0] for name, of in gradients_of(8).items()}
     gradients["matrix"] = gradients["matrix"].at[3].set(0)  # whose unit is kept from below
@@ -148,7 +153,24 @@ def test_units_are_roots_of_the_second_moment():
         for name in gradients:
             np.testing.assert_allclose(units[name], units_of(state[0], name, 0.9, step), rtol=1e-5)
     row = np.asarray(units["matrix"][3])
-    assert (row == row[0]).all() and 0 < row[0] < 2e-3 * np.asarray(units["matrix"]).max()
+    assert (row == row[0]).all() and 0 < row[0] < 5e-2 * np.asarray(units["matrix"]).max()
+
+
+def test_units_of_adams_own_moments():
+    """Of a matrix by row and by column, from optax's own state, with nothing told."""
+    optimizer = optax.adamw(1e-3, b2=0.9)
+    gradients = {name: of[0] for name, of in gradients_of(8).items()}
+    gradients["matrix"] = gradients["matrix"].at[3].set(0)
+    state = optimizer.init(gradients)
+    assert all((of == 1).all() for of in jax.tree.leaves(atomo.optax.units(state, b2=0.9))), "nothing is known"
+    for step in range(1, 4):
+        _, state = optimizer.update(jax.tree.map(lambda g: g * step, gradients), state, gradients)
+    units = jax.jit(lambda state: atomo.optax.units(state, b2=0.9))(state)
+    for name, nu in state[0].nu.items():
+        moment = np.asarray(nu, float).reshape(nu.shape[0], -1) / (1 - 0.9**3)
+        expected = (fourth_root(np.outer(moment.mean(1), moment.mean(0)) / moment.mean()) if atomo.optax._is_told(nu.shape)
+                    else np.full(moment.shape, moment.mean()**0.25))
+        np.testing.assert_allclose(units[name], expected.reshape(nu.shape), rtol=1e-5, err_msg=name)
 
 
 def test_gradients_go_in_units_and_come_back():
@@ -208,8 +230,8 @@ def test_errors():
             atomo.optax.scale_by_told_adam(every=every)
         with pytest.raises(atomo.Error, match=f"every={every}: a whole number"):
             atomo.optax.tell_squares({}, {}, {}, "workers", seed=1, step=0, every=every)
-    with pytest.raises(atomo.Error, match="the state has 0 of scale_by_told_adam: one is expected"):
-        atomo.optax.units(optax.scale_by_adam().init({"matrix": jnp.ones((4, 4))}))
+    with pytest.raises(atomo.Error, match="the state has 0 of scale_by_told_adam and optax.scale_by_adam: one is expected"):
+        atomo.optax.units(optax.sgd(1e-3).init({"matrix": jnp.ones((4, 4))}))
     with pytest.raises(atomo.Error, match="no squares to tell of"):
         vector = {"vector": jnp.ones((WORKERS, 3))}
         jax.vmap(lambda g: atomo.optax.tell_squares(g, g, g, "workers", seed=1, step=0), axis_name="workers")(vector)

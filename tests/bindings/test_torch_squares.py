@@ -168,9 +168,9 @@ def test_replicas_stay_equal(world, policy, state, precondition):
 
 
 @pytest.mark.parametrize("way", ["dict", "pickle"])
-@pytest.mark.parametrize("precondition", [False, True])
-def test_a_checkpoint_goes_on_to_the_bit(world, way, precondition):
-    whole, halves = (world(2).run(squares_runs.train, "qsgd:bits=4", checkpoint_at=at, way=way, precondition=precondition)
+@pytest.mark.parametrize("every, precondition", [(3, False), (3, True), (0, True)])
+def test_a_checkpoint_goes_on_to_the_bit(world, way, every, precondition):
+    whole, halves = (world(2).run(squares_runs.train, "qsgd:bits=4", every=every, checkpoint_at=at, way=way, precondition=precondition)
                      for at in (None, 5))
     assert same(whole[0]["parameters"], halves[0]["parameters"])
     assert whole[0]["losses"] == halves[0]["losses"]
@@ -181,22 +181,33 @@ def test_a_checkpoint_goes_on_to_the_bit(world, way, precondition):
 
 
 @pytest.mark.parametrize("state", ["Watched", "OnStandIn"])
-def test_gradients_are_encoded_in_units_of_the_second_moment(world, state):
-    """What is kept of a gradient, and what is left in its memory, is chosen in these units."""
-    for result in world(2).run(squares_runs.preconditioned, "topk:keep=0.1", state=state):
+@pytest.mark.parametrize("every", [0, 2])
+def test_gradients_are_encoded_in_units_of_the_second_moment(world, state, every):
+    """What is kept of a gradient, and what is left in its memory, is chosen in these units. Every 0 steps nothing is told."""
+    for result in world(2).run(squares_runs.preconditioned, "topk:keep=0.1", state=state, every=every):
         for expected, found, _ in result:
             for name, gradient in found.items():
                 np.testing.assert_allclose(gradient, expected[name], rtol=1e-4, atol=1e-6 * np.abs(expected[name]).max(), err_msg=name)
         units = result[-1][2]
-        assert np.ptp(units["2.weight"]) > 0 and np.ndim(units["2.bias"]) == 0 and units["2.bias"] < 0.5
+        assert np.ptp(units["2.weight"]) > 0 and np.ndim(units["2.bias"]) == 0 and units["2.bias"] < 0.7
+
+
+@pytest.mark.parametrize("state", ["Watched", "OnStandIn"])
+def test_units_of_averages_are_sent_nowhere(world, state):
+    """And AdamW divides by moments of its own."""
+    plain, units = (world(2).run(squares_runs.train, "qsgd:bits=4", state=state, every=0, told=told, precondition=told)
+                    for told in (False, True))
+    check_replicas(units)
+    assert plain[0]["bytes_sent"] == units[0]["bytes_sent"]
+    assert not same(plain[0]["parameters"], units[0]["parameters"])
 
 
 def test_a_unit_is_not_far_below_the_others():
     rows = torch.tensor([1.0, 1.0, 1.0, 0.0])
     of = atomo.torch.LayerSquares(torch.Size([4, 5]), rows, torch.ones(5), torch.tensor([15.0, 15.0, 1.0]), 2)
     units = of.units()
-    torch.testing.assert_close(units[:3], of.second_moment()[:3].sqrt())
-    torch.testing.assert_close(units[3], torch.full((5,), of.second_moment().mean().sqrt().item() / 1024))
+    torch.testing.assert_close(units[:3], of.second_moment()[:3]**0.25)
+    torch.testing.assert_close(units[3], torch.full((5,), (of.second_moment().mean().sqrt().item() / 1024)**0.5))
     untold = atomo.torch.LayerSquares(torch.Size([4, 5]), torch.zeros(4), torch.zeros(5), torch.zeros(3), 2)
     assert (untold.units() == 1).all()
 
@@ -218,7 +229,8 @@ def test_ranks_that_disagree_are_told(world):
 
 
 @pytest.mark.parametrize("make, says", [
-    (lambda: atomo.torch.Squares(every=0), "every=0: a whole number of steps from 1 on is expected"),
+    (lambda: atomo.torch.Squares(every=-1), "every=-1: a whole number of steps is expected, or 0 to tell nothing"),
+    (lambda: atomo.torch.Squares(every=0), "every=0 tells nothing: give precondition=True too, or leave squares out"),
     (lambda: atomo.torch.Squares(every=2.5), "every=2.5"), (lambda: atomo.torch.Squares(beta2=1.0), "beta2=1.0"),
     (lambda: atomo.torch.DDPState([("w", torch.nn.Parameter(torch.zeros(1)))], squares=True), "squares is True: an atomo.torch.Squares()"),
     (lambda: atomo.torch.AdamW([torch.zeros(1)], lr=-1), "lr=-1"),

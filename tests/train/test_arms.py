@@ -15,7 +15,7 @@ from unittest import mock
 from jobs import TRAINER, path  # where the experiments are, too
 from reproduce_commands import PNG, CommandTest
 
-from experiments import memories, memories_images, outer, second_moment
+from experiments import memories, memories_images, outer, rounds, second_moment
 from experiments.arms import Arm, Comparison, by_option, chosen, rows
 from experiments.messages import chunks_for, topk_for
 from experiments.reports import Report, figure, save_figure
@@ -26,7 +26,7 @@ PARAMETERS = 3307264  # of the transformer
 WORD = "[a-z][a-z0-9]*"
 STAGE = f"{WORD}(:{WORD}=[a-z0-9.]+(,{WORD}=[a-z0-9.]+)*)?"
 
-EXPERIMENTS = ((second_moment, ()), (memories, ()), (outer, ()),
+EXPERIMENTS = ((second_moment, ()), (memories, ()), (outer, ()), (rounds, ()),
                (memories_images, ("--model", "lenet", "--steps", "8", "--batch", "2")))
 
 
@@ -190,6 +190,16 @@ class ArmsRunsTest(CommandTest):
         self.assertEqual(list(size), ["diloco, adamw, rounds of 2, rate 0.001",
                                       "atomo, 1 bits, adamw, rounds of 2, rate 0.001"])
         self.assertLess(abs(list(size.values())[0] / (4 * PARAMETERS / 2) - 1), 0.01)  # a message in two steps
+
+    def test_rounds(self):
+        """All rounds of one number of bits have the same bytes a step."""
+        _, written, table = self.command("rounds", "--quick", on=self.text)
+        size = self.sizes(written)
+        self.assertEqual(list(size), ["uncompressed, rounds of 1, rate 0.002", "uncompressed, rounds of 2, rate 0.002",
+                                      "atomo, rounds of 1, 0.25 bits a step, rate 0.002", "atomo, rounds of 2, 0.25 bits a step, rate 0.002"])
+        for sent, bits in zip(size.values(), (32, 16, 0.25, 0.25)):
+            self.assertLess(abs(8 * sent / PARAMETERS / bits - 1), 0.02, size)
+        self.assertRegex(table, r"\| atomo, rounds of 2, 0\.25 bits a step \| +`atomo:bits=0\.5` \|")
 
     def test_memories_of_images(self):
         _, written, table = self.command("memories-images", "--quick", "--arms", "ef-sign", "topk", "ef-topk")

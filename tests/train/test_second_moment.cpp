@@ -305,42 +305,46 @@ TEST(SecondMoment, ExactDividesByGradientsAsTheyWere) {
     EXPECT_NEAR(w[i], exact[i] == 0 ? -0.01 * std::sqrt(10.0) : -0.01 * 0.5, 1e-6) << i;
 }
 
-/// What is not finite is not kept.
-/// Where gradients are +-1 times a product of rows and columns, an entry in its unit is +-1; the bias has one unit, and a row
-/// without gradients the least there is.
-TEST(SecondMoment, UnitsAreWhatTheNextStepDividesBy) {
+/// Where gradients are +-1 times a product of rows and columns, a unit is the root of an entry's size, of what was told and
+/// of Adam's own moments; the bias has one unit, and a row without gradients the least there is.
+TEST(SecondMoment, UnitsAreFourthRoots) {
   const std::vector<LayerSpec> layers = {{"bias", Shape{3}}, {"weight", Shape{4, 4}}};
-  auto asked = settings(2);
-  asked.weight_decay = 0;
-  const auto optimiser = make_optimiser("adamw", asked, layers);
-  std::vector<float> w(19), units(19);
-  optimiser->find_units(0, units);
-  EXPECT_EQ(units, std::vector<float>(19, 1.0F));
-  const std::vector<float> roots = {0, 1, 2, 3}, sides = {2, 1, 4, 1};
-  std::vector<float> rows(4), columns(4), gradient = {3, 4, 0};
-  double sum = 0;
-  for (std::size_t r = 0; r < 4; ++r) {
-    for (std::size_t c = 0; c < 4; ++c) {
-      const float g = roots[r] * sides[c];
-      gradient.push_back((r + c) % 2 == 0 ? g : -g);
-      rows[r] += g * g / 4;
-      columns[c] += g * g / 4;
-      sum += g * g;
+  for (const SecondMoment moment : {SecondMoment::factored, SecondMoment::own}) {
+    auto asked = settings(2, 0, moment);
+    asked.weight_decay = 0;
+    const auto optimiser = make_optimiser("adamw", asked, layers);
+    std::vector<float> w(19), units(19);
+    optimiser->find_units(0, units);
+    EXPECT_EQ(units, std::vector<float>(19, 1.0F));
+    const std::vector<float> roots = {0, 1, 2, 3}, sides = {2, 1, 4, 1};
+    std::vector<float> rows(4), columns(4), gradient = {3, 4, 0};
+    double sum = 0;
+    for (std::size_t r = 0; r < 4; ++r) {
+      for (std::size_t c = 0; c < 4; ++c) {
+        const float g = roots[r] * sides[c];
+        gradient.push_back((r + c) % 2 == 0 ? g : -g);
+        rows[r] += g * g / 4;
+        columns[c] += g * g / 4;
+        sum += g * g;
+      }
     }
-  }
-  for (std::uint32_t step = 0; step < 5; ++step) {
-    if (step % 2 == 0) optimiser->see_squares(0, {rows, columns, sum, sum});
-    auto copy = gradient;
-    optimiser->take_step(w, copy, step);
-    optimiser->find_units(step + 1, units);
-    for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(units[i], 5 / std::sqrt(3.0), 1e-4) << step;
-    for (std::size_t i = 7; i < 19; ++i)
-      EXPECT_NEAR(gradient[i] / units[i], gradient[i] > 0 ? 1 : -1, 1e-4) << i;
-    for (std::size_t i = 3; i < 7; ++i)
-      EXPECT_NEAR(units[i], std::sqrt(sum / 16) / 1024, 1e-5) << i;
+    for (std::uint32_t step = 0; step < 5; ++step) {
+      if (moment == SecondMoment::factored && step % 2 == 0)
+        optimiser->see_squares(0, {rows, columns, sum, sum});
+      auto copy = gradient;
+      optimiser->take_step(w, copy, step);
+      optimiser->find_units(step + 1, units);
+      for (std::size_t i = 0; i < 3; ++i)
+        EXPECT_NEAR(units[i], std::sqrt(5 / std::sqrt(3.0)), 1e-4) << step;
+      for (std::size_t i = 7; i < 19; ++i)
+        EXPECT_NEAR(units[i], std::sqrt(std::abs(gradient[i])), 1e-4) << i;
+      for (std::size_t i = 3; i < 7; ++i)
+        EXPECT_NEAR(units[i], std::sqrt(std::sqrt(sum / 16) / 1024), 1e-5) << i;
+    }
   }
 }
 
+/// What is not finite is not kept.
 TEST(SecondMoment, SquaresThatAreNotFiniteAreLeftOut) {
   const std::vector<LayerSpec> layers = {{"weight", Shape{4, 4}}};
   const auto optimiser = make_optimiser("adamw", settings(1), layers);

@@ -87,8 +87,9 @@ class HelpTest(unittest.TestCase):
         self.assertIn("--second-moment: goes with --optimizer adam and adamw, not with sgd", check(*factored))
         self.assertIn("--max-update: goes with --optimizer adam and adamw, not with lars", check("--optimizer", "lars", "--max-update", "1"))
         self.assertEqual(check(*factored, "--optimizer", "adam", "--squares-every", "4", "--precondition"), "")
-        self.assertIn("--precondition: goes with --second-moment factored, scaled and matched, not with own",
-                      check("--algorithm", "allgather", "--optimizer", "adam", "--precondition"))
+        self.assertEqual(check("--algorithm", "allgather", "--optimizer", "adamw", "--precondition"), "")
+        self.assertIn("--precondition: goes with --optimizer adam and adamw, not with muon",
+                      check("--algorithm", "allgather", "--optimizer", "muon", "--precondition"))
         self.assertIn("--beta2: goes with --optimizer adam, adamw, adafactor and muon, not with sgd", check("--beta2", "0.99"))
         self.assertRegex(check("--optimizer", "adam", "--beta1", "1"), "--beta1: .*from 0 to below 1")
         self.assertEqual(check("--algorithm", "ps", "--servers", 2), "")

@@ -33,7 +33,7 @@ import atomo.jax
 __all__ = ["LeafSquares", "ToldAdamState", "scale_by_told_adam", "tell_squares", "units", "untold_squares"]
 
 _LEAST_SIDE = 4
-_LEAST_UNIT = 1 / 1024  # of the root mean square of a leaf's units
+_LEAST_ROOT = 1 / 1024  # of the root mean square of a leaf's
 _CHANNEL = 0x8000  # a bit of the key's channel: draws of these messages are not those of gradients
 _POLICY = "sums = identity; * = natural"
 
@@ -118,36 +118,47 @@ def untold_squares(gradients: Any) -> Any:
     return jax.tree.map(lambda leaf: _nothing(leaf.shape) if _is_told(leaf.shape) else None, gradients)
 
 
-def units(state: Any) -> Any:
-    """A tree of f32 like the gradients: for each entry the root of the second moment that `scale_by_told_adam` divides by,
-    at least 1/1024 of its leaf's root mean square; for a leaf that is not told of one number in all entries, the root mean
-    square of its moments. 1 before anything is known. The same on all workers.
+def units(state: Any, b2: float = 0.999) -> Any:
+    """A tree of f32 like the gradients: for each entry the fourth root of a second moment, whose root is at least 1/1024 of its
+    leaf's root mean square. Of a leaf that is told of it is the one that `scale_by_told_adam` divides by; of another matrix
+    the product of the row and column means of Adam's own moments, over the mean of all; of any other leaf the mean of its
+    moments, one number in all entries. 1 before anything is known. The same on all workers.
 
         units = atomo.optax.units(state)
         payload, _ = atomo.jax.encode_tree(jax.tree.map(jnp.divide, gradients, units), policy, ...)
         mean = jax.tree.map(jnp.multiply, atomo.jax.decode_add_tree(...), units)
 
-    Gradients that are encoded in these units lose what Adam's steps feel alike, in all leaves. What this worker's message
-    decodes to (`own`) is multiplied by them too, before `tell_squares`. Memories are in units.
+    The errors of gradients that are encoded in these units are small where they would do most harm to a step of Adam's
+    (docs/second-moment.md). What this worker's message decodes to (`own`) is multiplied by them too, before `tell_squares`. Memories are in units.
 
-    `state`: of the transformation, or of an `optax.chain` that has it. Raises atomo.Error for another.
+    `state`: of `scale_by_told_adam` or of `optax.scale_by_adam`, such as `optax.adamw` has it, or of an `optax.chain` with one of
+    them; `b2`: of `optax.scale_by_adam`, whose state does not hold it. Raises atomo.Error for another.
     """
-    is_told = lambda of: isinstance(of, ToldAdamState)
-    found = [of for of in jax.tree.leaves(state, is_leaf=is_told) if is_told(of)]
+    is_adams = lambda of: isinstance(of, (ToldAdamState, optax.ScaleByAdamState))
+    found = [of for of in jax.tree.leaves(state, is_leaf=is_adams) if is_adams(of)]
     if len(found) != 1:
-        raise atomo.Error(f"the state has {len(found)} of scale_by_told_adam: one is expected")
+        raise atomo.Error(f"the state has {len(found)} of scale_by_told_adam and optax.scale_by_adam: one is expected")
     mus, structure = jax.tree.flatten(found[0].mu)
-    nus, squares = (structure.flatten_up_to(tree) for tree in (found[0].nu, found[0].squares))
-    return jax.tree.unflatten(structure, [_unit(mu.shape, nu, of, found[0].weight) for mu, nu, of in zip(mus, nus, squares)])
+    nus = structure.flatten_up_to(found[0].nu)
+    if isinstance(found[0], ToldAdamState):
+        squares, weight = structure.flatten_up_to(found[0].squares), found[0].weight
+    else:
+        squares, weight = len(mus) * [None], 1 - b2 ** found[0].count.astype(jnp.float32)
+    return jax.tree.unflatten(structure, [_units(mu.shape, nu, of, weight) for mu, nu, of in zip(mus, nus, squares)])
 
 
-def _unit(shape: tuple[int, ...], nu: jax.Array | None, squares: LeafSquares | None, weight: jax.Array) -> jax.Array:
-    if nu is not None:
-        unit = jnp.sqrt(nu.mean() / weight)
-        return jnp.full(shape, jnp.where(unit > 0, unit, 1))
-    row, column = _factors(squares)
-    least = _LEAST_UNIT * jnp.sqrt(jnp.square(row).mean() * jnp.square(column).mean())
-    return jnp.where(least > 0, jnp.maximum(jnp.outer(row, column), least), 1).reshape(shape)
+def _units(shape: tuple[int, ...], nu: jax.Array | None, squares: LeafSquares | None, weight: jax.Array) -> jax.Array:
+    if squares is not None:
+        row, column = _factors(squares)
+    elif _is_told(shape):
+        matrix = nu.astype(jnp.float32).reshape(shape[0], -1)
+        mean = matrix.mean()
+        row, column = jnp.sqrt(matrix.mean(1) / weight), jnp.sqrt(jnp.where(mean > 0, matrix.mean(0) / mean, 0))
+    else:
+        root = jnp.sqrt(nu.astype(jnp.float32).mean() / weight)
+        return jnp.full(shape, jnp.sqrt(jnp.where(root > 0, root, 1)))
+    least = _LEAST_ROOT * jnp.sqrt(jnp.square(row).mean() * jnp.square(column).mean())
+    return jnp.sqrt(jnp.where(least > 0, jnp.maximum(jnp.outer(row, column), least), 1)).reshape(shape)
 
 
 def scale_by_told_adam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, *, every: int = 10) -> Any:

@@ -108,10 +108,7 @@ void check_second_moment(const CLI::App& app, const Options& o) {
   if (!squares && is_given(app, "--squares-every"))
     throw CLI::ValidationError("--squares-every",
                                "goes with --second-moment factored, scaled and matched only");
-  if (!squares && o.precondition)
-    throw CLI::ValidationError(
-        "--precondition",
-        "goes with --second-moment factored, scaled and matched, not with " + o.second_moment);
+  if (o.precondition && !is_adam) refuse_for("--precondition", "adam and adamw");
 }
 
 /// \throws CLI::ValidationError where no codec keeps a share.

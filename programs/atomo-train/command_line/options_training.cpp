@@ -147,9 +147,9 @@ void add_rate_options(CLI::App& app, Options& o, const char* group) {
       ->group(group);
   app.add_flag(
          "--precondition", o.precondition,
-         "of --second-moment factored, scaled and matched: gradients are divided by the root of "
-         "the second moment before they are encoded, and multiplied by it once decoded, so that "
-         "the codec's error is small where Adam's steps are")
+         "gradients are divided by the fourth root of adam's second moment before they are "
+         "encoded, and multiplied by it once decoded, so that the codec's error is small where it "
+         "would do most harm")
       ->group(group);
   app.add_option(
          "--share-by-rate", o.share_by_rate,

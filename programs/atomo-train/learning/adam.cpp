@@ -14,7 +14,7 @@ namespace {
 
 constexpr float kEpsilon = 1e-8F;
 constexpr double kLeastShare = 1.0 / 1024;
-constexpr double kLeastUnit = 1.0 / 1024;  ///< of the root mean square of a matrix's units
+constexpr double kLeastRoot = 1.0 / 1024;  ///< of the root mean square of a matrix's
 
 double root_mean_square(std::span<const float> values) {
   double squares = 0;
@@ -29,9 +29,10 @@ Adam::Adam(OptimiserSettings settings, std::span<const atomo::LayerSpec> layers,
     : Optimiser(std::move(settings), 2, elements_of(layers)), decoupled_(decoupled) {
   largest_update_ = static_cast<float>((1 - settings_.beta1) / std::sqrt(1 - settings_.beta2));
   for (const auto& layer : layers) sizes_.push_back(layer.shape.elements());
+  matrices_ = factored_layers(layers);
   if (settings_.second_moment != SecondMoment::own &&
       settings_.second_moment != SecondMoment::exact)
-    factored_ = factored_layers(layers);
+    factored_ = matrices_;
   if (settings_.second_moment == SecondMoment::scaled ||
       settings_.second_moment == SecondMoment::matched)
     moments_.emplace_back(moments_[0].size());
@@ -146,33 +147,55 @@ void Adam::find_factored_update(const FactoredLayer& layer, std::uint32_t step,
   }
 }
 
-/// A matrix of which squares are told has units by row and by column. Any other layer has one unit for all of its entries,
-/// because its own second moment has the codec's noise in each.
+void Adam::find_own_factors(const FactoredLayer& layer, std::uint32_t step) {
+  const double second = 1 - std::pow(settings_.beta2, step + 1.0);
+  const float* const s = moments_[1].data() + layer.offset;
+  std::vector<double> sums(layer.columns);
+  double all = 0;
+  for (std::size_t r = 0; r < layer.rows; ++r) {
+    double sum = 0;
+    for (std::size_t c = 0; c < layer.columns; ++c) {
+      const double square = s[r * layer.columns + c];
+      sum += square;
+      sums[c] += square;
+    }
+    rows_[r] = static_cast<float>(std::sqrt(sum / static_cast<double>(layer.columns) / second));
+    all += sum;
+  }
+  const double per_mean = all > 0 ? static_cast<double>(layer.columns) / all : 0;
+  for (std::size_t c = 0; c < layer.columns; ++c)
+    columns_[c] = static_cast<float>(std::sqrt(sums[c] * per_mean));
+}
+
+/// A matrix has units by row and by column, which leave a product of few factors one. Any other layer has one unit for
+/// all of its entries, because its own second moment has the codec's noise in each.
 void Adam::find_units(std::uint32_t step, std::span<float> units) {
   if (step == 0) {
     std::ranges::fill(units, 1.0F);
     return;
   }
   std::size_t at = 0;
-  auto factored = factored_.begin();
+  auto matrix = matrices_.begin();
   for (std::size_t layer = 0; layer < sizes_.size(); at += sizes_[layer++]) {
     const std::span<float> of_layer = units.subspan(at, sizes_[layer]);
-    if (factored != factored_.end() && factored->layer == layer) {
-      const std::size_t rows = factored->rows, columns = factored->columns;
-      find_factors(*factored++, step - 1);
+    if (matrix != matrices_.end() && matrix->layer == layer) {
+      const std::size_t rows = matrix->rows, columns = matrix->columns;
+      factored_.empty() ? find_own_factors(*matrix, step - 1) : find_factors(*matrix, step - 1);
+      ++matrix;
       const double typical = root_mean_square(std::span(rows_).first(rows)) *
                              root_mean_square(std::span(columns_).first(columns));
-      const auto least = static_cast<float>(typical * kLeastUnit);
+      const auto least = static_cast<float>(typical * kLeastRoot);
       for (std::size_t r = 0; r < rows; ++r) {
         for (std::size_t c = 0; c < columns; ++c)
-          of_layer[r * columns + c] = least > 0 ? std::max(rows_[r] * columns_[c], least) : 1;
+          of_layer[r * columns + c] =
+              least > 0 ? std::sqrt(std::max(rows_[r] * columns_[c], least)) : 1;
       }
     } else {
       const auto squares = std::span(moments_[1]).subspan(at, of_layer.size());
       const double second = 1 - std::pow(settings_.beta2, static_cast<double>(step));
       const double mean = std::accumulate(squares.begin(), squares.end(), 0.0) /
                           static_cast<double>(of_layer.size());
-      const auto unit = static_cast<float>(std::sqrt(mean / second));
+      const auto unit = static_cast<float>(std::sqrt(std::sqrt(mean / second)));
       std::ranges::fill(of_layer, unit > 0 ? unit : 1);
     }
   }

@@ -58,6 +58,8 @@ class Adam : public Optimiser {
   void find_update(std::size_t at, std::uint32_t step, double share, std::span<float> update) const;
   /// Puts two vectors whose outer product is the root of the factored second moment into `rows_` and `columns_`.
   void find_factors(const FactoredLayer& layer, std::uint32_t step);
+  /// The same of the moments of the entries themselves.
+  void find_own_factors(const FactoredLayer& layer, std::uint32_t step);
   void find_factored_update(const FactoredLayer& layer, std::uint32_t step,
                             std::span<float> update);
   void find_matrix_update(const FactoredLayer& layer, std::uint32_t step, std::span<float> update);
@@ -66,7 +68,8 @@ class Adam : public Optimiser {
   bool decoupled_;
   float largest_update_;  ///< (1 - b1) / sqrt(1 - b2)
   std::vector<std::size_t> sizes_;
-  std::vector<FactoredLayer> factored_;
+  std::vector<FactoredLayer> matrices_;
+  std::vector<FactoredLayer> factored_;  ///< those of which squares are told: all of them, or none
   std::vector<float> update_, other_, rows_, columns_;  ///< of the layer at hand
   std::vector<float> exact_;  ///< the average of this step, where the second moment is of it
 };

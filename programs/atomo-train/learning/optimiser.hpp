@@ -67,9 +67,9 @@ class Optimiser {
   virtual void see_squares(std::size_t i, const LayerSquares& squares);
   /// The average of all workers' gradients as they were before their codec, before the step that it belongs to.
   virtual void see_exact(std::span<const float> average);
-  /// For each entry the root of the second moment that the steps before `step` left, which is what its gradient is
-  /// about to be divided by, and at least 1/1024 of the layer's root mean square of them; 1 for a layer that has
-  /// none yet. Adam's; others leave `units` as it is.
+  /// For each entry the fourth root of the second moment that the steps before `step` left: errors in these units are as
+  /// large as what they add to the loss (docs/second-moment.md). The root is at least 1/1024 of the layer's root mean
+  /// square of it; 1 for a layer that has none yet. Adam's; others leave `units` as it is.
   virtual void find_units(std::uint32_t step, std::span<float> units);
   /// One array a moment, each as long as the weights. All of the state there is.
   [[nodiscard]] std::vector<std::vector<float>>& moments() noexcept { return moments_; }

@@ -211,7 +211,7 @@ class DDPState(Steps):
         return {"policy": self.policy, "layers": self._coder.table(), "seed": self.seed, "channel": self.channel,
                 "start_step": self.start_step, "step": self.step, "bytes_sent": list(self._sent),
                 "compressor": list(self._coder.learnt), "memories": self._coder.memories(),
-                "squares": self.squares and self.squares.state_dict()}
+                "squares": None if self.squares is None else self.squares.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was taken, on each rank where that rank was, to the bit. Of another number

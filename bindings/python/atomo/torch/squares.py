@@ -19,7 +19,7 @@ from .layers import compressor_of
 from .wire import DTYPES
 
 LEAST_SIDE = 4  # of a matrix that is factored
-LEAST_UNIT = 1 / 1024  # of the root mean square of a matrix's units
+LEAST_ROOT = 1 / 1024  # of the root mean square of a matrix's
 CHANNEL = 0x8000  # a bit of the key's channel: draws of these messages are not those of gradients
 POLICY = "*:sums = identity; * = natural"
 
@@ -59,11 +59,12 @@ class LayerSquares:
         return self.rows.sqrt(), (common * self.columns).sqrt()
 
     def units(self) -> torch.Tensor:
-        """The root of `second_moment()`, at least 1/1024 of its own root mean square; 1 before anything was told. Allocates."""
+        """The fourth root of `second_moment()`, whose root is at least 1/1024 of its own root mean square; 1 before anything
+        was told. Allocates."""
         row, column = self.factors()
-        least = LEAST_UNIT * (row.square().mean() * column.square().mean()).sqrt()
-        units = torch.maximum(row[:, None] * column, least)
-        return torch.where(least > 0, units, torch.ones_like(units)).view(self.shape)
+        least = LEAST_ROOT * (row.square().mean() * column.square().mean()).sqrt()
+        root = torch.maximum(row[:, None] * column, least)
+        return torch.where(least > 0, root, torch.ones_like(root)).sqrt().view(self.shape)
 
 
 class Squares:
@@ -92,25 +93,31 @@ class Squares:
     Any optimiser may read `squares[parameter].second_moment()`. All ranks hold the same numbers, to the bit.
 
     Args:
-        every: steps from one telling to the next, from step 0 on, or the first after `DDPState(start_step=)`.
+        every: steps from one telling to the next, from step 0 on, or the first after `DDPState(start_step=)`. 0: nothing is
+            told, no message is sent and no rank's squares are taken, so that `atomo.torch.AdamW` divides by Adam's own.
         beta2: Adam's decay a step of the running means.
-        precondition: gradients are encoded in units of the root of that second moment, `LayerSquares.units()`, and what was
-            decoded is multiplied by them, so that a codec's errors are as large as Adam's steps feel them. A layer that is
-            not told of has one unit, the root mean square of its averages. All units are 1 in the first step. Memories are
-            in units. It takes gradients of f32. On a GPU a step then takes memory, and still waits for nothing.
+        precondition: gradients are encoded in units of the fourth root of that second moment, `LayerSquares.units()`, and
+            what was decoded is multiplied by them, so that a codec's errors are small where they would do most harm
+            (docs/second-moment.md). With `every=0` a matrix has the units of running means over the rows and columns of its
+            averages' squares, which all ranks hold. A layer that is neither told of nor a matrix has one unit, of the mean of its
+            averages' squares. All units are 1 in the first step. Memories are in units. It takes gradients of f32. On a GPU
+            a step then takes memory, and still waits for nothing.
 
     Raises:
         atomo.Error: for numbers that cannot be.
     """
 
     def __init__(self, *, every: int = 10, beta2: float = 0.999, precondition: bool = False):
-        if not isinstance(every, int) or every < 1:
-            raise atomo.Error(f"every={every!r}: a whole number of steps from 1 on is expected")
+        if not isinstance(every, int) or every < 0:
+            raise atomo.Error(f"every={every!r}: a whole number of steps is expected, or 0 to tell nothing")
+        if every == 0 and not precondition:
+            raise atomo.Error("every=0 tells nothing: give precondition=True too, or leave squares out")
         if not 0 <= beta2 < 1:
             raise atomo.Error(f"beta2={beta2!r}: a number from 0 to below 1 is expected")
         self.every, self.beta2, self.precondition = every, beta2, bool(precondition)
         self._layers: dict[str, LayerSquares] = {}
-        self._averages: dict[str, torch.Tensor] = {}  # of others, in units: running means of the mean square and of 1
+        # Of others, where there are units: running means of the mean square, of a matrix of rows' and columns', then of 1.
+        self._averages: dict[str, torch.Tensor] = {}
         self._names: dict[int, str] = {}  # by the parameter's identity
         self._scale = 1.0  # of the gradients of the step under way
         self._step: _Step | None = None
@@ -165,7 +172,7 @@ class Squares:
         """A step of gradients, the first one 0, a negative one without messages, all of them multiplied by `scale`. `tells`
         says whether squares are told."""
         self._scale = scale
-        self._step = _Step(ranks) if step >= 0 and step % self.every == 0 else None
+        self._step = _Step(ranks) if self.every and step >= 0 and step % self.every == 0 else None
 
     @property
     def tells(self) -> bool:
@@ -182,22 +189,26 @@ class Squares:
             if gradient.dtype != torch.float32:
                 raise atomo.Error(f"precondition=True takes gradients of f32, that of '{name}' is {DTYPES[gradient.dtype]}: "
                                   "keep parameters in float32, as torch.autocast does, or leave precondition out")
-            gradient.div_(self._units(name, gradient.device))
+            gradient.div_(self._units(name, gradient))
 
     def from_units(self, name: str, decoded: torch.Tensor) -> None:
         """In place, what `to_units` divided. The units are the same until this rank's average was seen and all was told."""
         if self.precondition:
-            decoded.mul_(self._units(name, decoded.device))
+            decoded.mul_(self._units(name, decoded))
 
-    def _units(self, name: str, device: torch.device) -> torch.Tensor:
+    def _units(self, name: str, like: torch.Tensor) -> torch.Tensor:
         """Of a layer's entries, or of all of them one."""
         if name in self._layers:
-            return self._layers[name].units().to(device)
+            return self._layers[name].units().to(like.device)
         if name not in self._averages:
-            return torch.ones((), device=device)
-        mean, weight = self._averages[name].to(device).unbind()
-        unit = (mean / weight).sqrt()
-        return torch.where(unit > 0, unit, torch.ones_like(unit))
+            return torch.ones((), device=like.device)
+        means, weight = self._averages[name].to(like.device).split([len(self._averages[name]) - 1, 1])
+        if len(means) > 1:
+            rows, columns = means.split([like.shape[0], len(means) - like.shape[0]])
+            one = torch.ones_like(weight)
+            return LayerSquares(like.shape, rows, columns, torch.cat([one, one, weight]), 1).units()
+        root = (means / weight).sqrt()
+        return torch.where(root > 0, root, torch.ones_like(root)).sqrt()
 
     def see_gradient(self, name: str, gradient: torch.Tensor) -> bool:
         """This rank's own, in units, not yet averaged. False when nothing is told of it; the other calls of a telling then do
@@ -218,14 +229,18 @@ class Squares:
         """What all messages come to, in every step."""
         if self._step is not None and name in self._step.own:
             self._step.own[name].average = _sum(average, self._scale)
-        if self.precondition and not _factored(average.shape):
-            self._mix_average(name, _sum(average, self._scale) / average.numel())
+        if self.precondition and not (self.every and _factored(average.shape)):
+            self._mix_average(name, (average.detach().float() / self._scale).square())
 
-    def _mix_average(self, name: str, square: torch.Tensor) -> None:
-        """A mean square into the running mean, as Adam's own second moments are, unless it is not finite."""
-        kept = self._averages.get(name, square.new_zeros(2)).to(square.device)
-        mixed = torch.lerp(torch.stack([square, torch.ones_like(square)]), kept, self.beta2)
-        self._averages[name] = torch.where(torch.isfinite(square), mixed, kept)
+    def _mix_average(self, name: str, squares: torch.Tensor) -> None:
+        """Means of them into the running means, as Adam's own second moments are, unless they are not finite."""
+        if _factored(squares.shape):
+            matrix = squares.reshape(squares.shape[0], -1)
+            means = torch.cat([matrix.mean(1), matrix.mean(0), squares.new_ones(1)])
+        else:
+            means = torch.stack([squares.mean(), squares.new_ones(())])
+        kept = self._averages.get(name, torch.zeros_like(means)).to(means.device)
+        self._averages[name] = torch.where(torch.isfinite(means).all(), torch.lerp(means, kept, self.beta2), kept)
 
     def exchange(self, exchange: Exchange, key: Mapping[str, int]) -> int:
         """Tells all ranks, and takes what they tell into the running means. `exchange(arrays, key)` returns the mean over

@@ -2,8 +2,8 @@
 """Codecs with and without a memory of what was not sent, for a transformer at equal bits and several rates.
 
 The arms at a number of bits a parameter are atomo without a memory; atomo-shares, with the factored second moment and
-budgets by each step's rate; atomo-preconditioned, with the factored second moment and gradients encoded in units of its
-root; ef-atomo, which keeps atoms by their size and sends later what it left out; ef-topk; ef-chunks, SparseLoCo's
+budgets by each step's rate; atomo-preconditioned, with gradients encoded in units of the fourth root of Adam's second
+moment; ef-atomo, which keeps atoms by their size and sends later what it left out; ef-topk; ef-chunks, SparseLoCo's
 messages in every step (arXiv 2508.15706); and demo, DeMo's messages and its step along the sign of their mean (arXiv
 2411.19870), at rates of its own. All others step with AdamW; demo-factored, whose messages have a momentum already, without a
 first moment. At sizes of their own are f16, qsgd and powersgd, of rank 1.
@@ -61,7 +61,7 @@ AT_BITS = {
 # Those with a second moment of Adam's have an arm with the factored one beside it. PowerSGD's messages add up before anyone
 # decodes them, so that there is none.
 FIXED |= {f"{name}-factored": (*FIXED[name], *FACTORED) for name in ("f16", "qsgd")}
-AT_BITS |= {f"{name}-factored": (AT_BITS[name][0], FACTORED) for name in ("atomo", "ef-atomo", "ef-topk", "ef-chunks")}
+AT_BITS |= {f"{name}-factored": (AT_BITS[name][0], (*AT_BITS[name][1], *FACTORED)) for name in ("atomo", "atomo-preconditioned", "ef-atomo", "ef-atomo-preconditioned", "ef-topk", "ef-chunks")}
 
 
 def arguments():

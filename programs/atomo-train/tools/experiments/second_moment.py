@@ -6,8 +6,8 @@ tells why one differs from the other: scaled, own times a number a layer that ta
 own's direction at factored's length, layer by layer; exact, an oracle, of the gradients as they were,
 whose bytes are not counted; bounded, factored with updates of at most 0.5, root mean square; often, factored with squares told at every step; longer,
 own with a second moment that decays by 0.9999 in place of 0.999; slower, factored with a first moment that decays by 0.95 in
-place of 0.9; shares, factored with budgets by each step's rate; preconditioned, factored with gradients encoded in units of
-its root; small-exact, an oracle, factored with vectors sent as they are, whose bytes come on top: what the codec's noise in them
+place of 0.9; shares, factored with budgets by each step's rate; preconditioned, own with gradients encoded in units of its
+fourth root, and preconditioned-factored, the same of factored; small-exact, an oracle, factored with vectors sent as they are, whose bytes come on top: what the codec's noise in them
 costs; paid, factored with squares told at one step of so many (--every), whose bytes the gradients go without, so that the messages have the bytes of own. adafactor and muon divide otherwise, so they also stand there without compression.
 """
 
@@ -21,7 +21,7 @@ from experiments.trainings import UNCOMPRESSED
 RATES = (0.001, 0.002, 0.004)
 FACTORED = ("--second-moment", "factored")
 SHARES = (*FACTORED, "--share-by-rate", "0.75")
-PRECONDITIONED = (*FACTORED, "--precondition")
+PRECONDITIONED = ("--precondition",)
 # Of the codec at each number of bits: what is added to the command line.
 AT_BITS = {
     "own": (),
@@ -35,6 +35,7 @@ AT_BITS = {
     "slower": (*FACTORED, "--beta1", "0.95"),
     "shares": SHARES,
     "preconditioned": PRECONDITIONED,
+    "preconditioned-factored": (*FACTORED, *PRECONDITIONED),
     "adafactor": ("--optimizer", "adafactor"),
     "muon": ("--optimizer", "muon"),
 }

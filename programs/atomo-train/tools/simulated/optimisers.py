@@ -13,7 +13,7 @@ from simulated.options import TOLD
 EPSILON = 1e-8
 LEAST_SIDE = 4  # of a matrix that is factored
 LEAST_SHARE = 1 / 1024
-LEAST_UNIT = 1 / 1024  # of the root mean square of a matrix's units
+LEAST_ROOT = 1 / 1024  # of a matrix's root mean square
 
 
 def learning_rates(options):
@@ -127,16 +127,21 @@ class Adam:
         return update
 
     def find_units(self, units, at):
-        """For each entry the root of the second moment that this step, whose numbers are `at`, has left, which the next
-        gradient is about to be divided by."""
+        """For each entry the fourth root of the second moment that this step, whose numbers are `at`, has left
+        (learning/optimiser.hpp)."""
+        told = {matrix.name: number for number, matrix in enumerate(self.factored)}
         for matrix in self.all:
-            unit = (matrix.of(self.s).mean() / at["second"]).sqrt()
-            matrix.of(units).copy_(torch.where(unit > 0, unit, torch.ones_like(unit)))
-        for number, matrix in enumerate(self.factored):
-            row, column = self.told.factors(number, at["told"])
-            least = LEAST_UNIT * (row.square().mean() * column.square().mean()).sqrt()
-            unit = torch.maximum(row[:, None] * column, least)
-            matrix.of(units).copy_(torch.where(least > 0, unit, torch.ones_like(unit)))
+            s = matrix.of(self.s) / at["second"]
+            if matrix.name in told:
+                row, column = self.told.factors(told[matrix.name], at["told"])
+            elif min(matrix.rows, matrix.columns) >= LEAST_SIDE:
+                squares = s[0]
+                row, column = squares.mean(1).sqrt(), (squares.mean(0) / squares.mean()).nan_to_num(0).sqrt()
+            else:
+                row, column = s.mean().sqrt().expand(matrix.rows), s.new_ones(matrix.columns)
+            least = LEAST_ROOT * (row.square().mean() * column.square().mean()).sqrt()
+            root = torch.maximum(row[:, None] * column, least)
+            matrix.of(units).copy_(torch.where(least > 0, root, torch.ones_like(root)).sqrt())
 
     def _matrix_update(self, number, matrix, own, at):
         if self.kind == "scaled":

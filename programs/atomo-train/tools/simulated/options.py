@@ -97,10 +97,9 @@ def _check(options, given, workers):
     if {"codec", "policy"} <= given:
         _refuse("codec", "take one of --codec and --policy")
     told = options.second_moment in TOLD
-    for name, optimisers in (("beta1", WITH_BETAS), ("beta2", WITH_BETAS), ("max_update", ADAMS), ("second_moment", ADAMS)):
+    for name, optimisers in (("beta1", WITH_BETAS), ("beta2", WITH_BETAS), ("max_update", ADAMS), ("precondition", ADAMS), ("second_moment", ADAMS)):
         own = name == "second_moment" and options.second_moment == "own"
         if name in given and not own and options.optimizer not in optimisers:
             _refuse(name, f"goes with --optimizer {', '.join(optimisers)}, not with {options.optimizer}")
-    for name in ("squares_every", "precondition"):
-        if name in given and not told:
-            _refuse(name, f"goes with --second-moment {', '.join(TOLD)} only")
+    if "squares_every" in given and not told:
+        _refuse("squares_every", f"goes with --second-moment {', '.join(TOLD)} only")
