@@ -241,9 +241,9 @@ def ddp_not_finite(place):
     assert all(bool(gradient.isfinite().all()) for gradient in run.gradients().values())
 
 
-def ddp_squares(place):
+def ddp_squares(place, every=2, precondition=False):
     net, batch = small(place)
-    squares = atomo.torch.Squares(every=2)
+    squares = atomo.torch.Squares(every=every, precondition=precondition)
     run = hooked(place, net, batch, "atomo:bits=2", half=False, state={"squares": squares},
                  optimiser=atomo.torch.AdamW(net.parameters(), lr=1e-2, squares=squares))
     losses = [run.step().item() for _ in range(8)]
@@ -353,6 +353,7 @@ def all_cases(place):
     yield "Ddp", "not finite", lambda: ddp_not_finite(place)
     yield "Ddp", "clipped", lambda: ddp_clipped(place)
     yield "Ddp", "squares", lambda: ddp_squares(place)
+    yield "Ddp", "units", lambda: ddp_squares(place, every=0, precondition=True)
     for residual in (None, "atomo:bits=0.25,atoms=rows"):
         yield "PowerSgd", f"residual {residual}", lambda residual=residual: powersgd(place, residual)
     for spec in ("qsgd:bits=6", "atomo:atoms=blocks,bits=2,cap=2.2", "identity:dtype=f32", "atomo:atoms=blocks,bits=0.5"):
