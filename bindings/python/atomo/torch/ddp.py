@@ -68,8 +68,8 @@ class DDPState(Steps):
         budget_share: what a step has of the budgets (`bits=`) of its codecs; or a number for each step, such as
             `atomo.budget_shares(rates)`, of which steps behind the end have the last; or a function of a step's number.
         clip_norm: bound on the norm of this rank's gradient, divided by `scale`, which is scaled down to it before anything else
-            happens to it. `clip_grad_norm_` behind `backward()` has the mean of what was decoded, most of whose norm
-            is the codec's noise at few bits. A step sends nothing before all of its gradients are there.
+            happens to it. `clip_grad_norm_` behind `backward()` has the mean of all ranks, with the codec's noise in
+            it: a rank whose gradient is a spike is most of that mean. A step sends nothing before all of its gradients are there.
         squares: an `atomo.torch.Squares` that is told of the squares of gradients, for an optimiser such as
             `atomo.torch.AdamW`. It is saved with the state.
 
