@@ -109,6 +109,21 @@ def preconditioned(rank, ranks, codec, *, state, steps=6, every=2, beta2=0.9, sc
     return results
 
 
+def averages(rank, ranks, net, every, steps=3):
+    """Of gradients that are sent as they are: without units and with them, by name, of each step."""
+    nets, seen = [make_net(net) for _ in range(2)], []
+    wrapped = [DistributedDataParallel(model) for model in nets]
+    for model, ddp, squares in zip(nets, wrapped, (None, atomo.torch.Squares(every=every, precondition=True))):
+        ddp.register_comm_hook(atomo.torch.DDPState(model, "identity:dtype=f32", squares=squares), atomo.torch.ddp_hook)
+    for step in range(steps):
+        x, y = batch_of(step, rank, 24)
+        for model, ddp in zip(nets, wrapped):
+            model.zero_grad()
+            nn.functional.mse_loss(ddp(x), y).backward()
+        seen.append([{name: p.grad.numpy().copy() for name, p in model.named_parameters()} for model in nets])
+    return seen
+
+
 def units_of(told, moment, step, beta2):
     """In f64: the fourth root of the product of means, of what was told or else of Adam's moments, kept from below; of a vector
     that of their mean."""

@@ -202,6 +202,15 @@ def test_units_of_averages_are_sent_nowhere(world, state):
     assert not same(plain[0]["parameters"], units[0]["parameters"])
 
 
+@pytest.mark.parametrize("every", [0, 1])
+def test_units_of_a_scalar_and_of_channels_last(world, every):
+    """Without a codec they change nothing but roundings, in the first step and in later ones."""
+    for seen in world(2).run(squares_runs.averages, "unusual", every):
+        for plain, divided in seen:
+            for name, gradient in plain.items():
+                np.testing.assert_allclose(divided[name], gradient, rtol=1e-5, atol=1e-7, err_msg=name)
+
+
 def test_a_unit_is_not_far_below_the_others():
     rows = torch.tensor([1.0, 1.0, 1.0, 0.0])
     of = atomo.torch.LayerSquares(torch.Size([4, 5]), rows, torch.ones(5), torch.tensor([15.0, 15.0, 1.0]), 2)

@@ -207,7 +207,7 @@ class Squares:
             rows, columns = means.split([like.shape[0], len(means) - like.shape[0]])
             one = torch.ones_like(weight)
             return LayerSquares(like.shape, rows, columns, torch.cat([one, one, weight]), 1).units()
-        root = (means / weight).sqrt()
+        root = (means / weight).sqrt().squeeze(0)
         return torch.where(root > 0, root, torch.ones_like(root)).sqrt()
 
     def see_gradient(self, name: str, gradient: torch.Tensor) -> bool:

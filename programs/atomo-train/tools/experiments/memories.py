@@ -61,7 +61,8 @@ AT_BITS = {
 # Those with a second moment of Adam's have an arm with the factored one beside it. PowerSGD's messages add up before anyone
 # decodes them, so that there is none.
 FIXED |= {f"{name}-factored": (*FIXED[name], *FACTORED) for name in ("f16", "qsgd")}
-AT_BITS |= {f"{name}-factored": (AT_BITS[name][0], (*AT_BITS[name][1], *FACTORED)) for name in ("atomo", "atomo-preconditioned", "ef-atomo", "ef-atomo-preconditioned", "ef-topk", "ef-chunks")}
+AT_BITS |= {f"{name}-factored": (AT_BITS[name][0], (*AT_BITS[name][1], *FACTORED))
+            for name in ("atomo", "atomo-preconditioned", "ef-atomo", "ef-atomo-preconditioned", "ef-topk", "ef-chunks")}
 
 
 def arguments():
