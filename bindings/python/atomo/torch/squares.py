@@ -279,7 +279,7 @@ class Squares:
 
     def __repr__(self) -> str:
         return (f"atomo.torch.Squares(every={self.every}, beta2={self.beta2}, precondition={self.precondition}, "
-                f"{counted(len(self))})")
+                f"{counted(len(self._layers.keys() | self._averages.keys()))})")
 
 
 @dataclasses.dataclass
