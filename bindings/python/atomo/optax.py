@@ -129,7 +129,8 @@ def units(state: Any, b2: float = 0.999) -> Any:
         mean = jax.tree.map(jnp.multiply, atomo.jax.decode_add_tree(...), units)
 
     The errors of gradients that are encoded in these units are small where they would do most harm to a step of Adam's
-    (docs/second-moment.md). What this worker's message decodes to (`own`) is multiplied by them too, before `tell_squares`. Memories are in units.
+    (docs/second-moment.md). What this worker's message decodes to (`own`) is multiplied by them too, before `tell_squares`.
+    Memories are in units.
 
     `state`: of `scale_by_told_adam` or of `optax.scale_by_adam`, such as `optax.adamw` has it, or of an `optax.chain` with one of
     them; `b2`: of `optax.scale_by_adam`, whose state does not hold it. Raises atomo.Error for another.

@@ -12,12 +12,12 @@ from experiments.arms import Arm, add_arm_options, compare, shorten
 from experiments.series import run, series_options
 from experiments.trainings import UNCOMPRESSED
 
-RATES = (0.002, 0.003, 0.004)
+RATES = (0.002, 0.003, 0.004, 0.005)
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arm_options(parser, ("uncompressed", "atomo"), "0.002 to 0.004, of every step", steps=300, batch=8)
+    add_arm_options(parser, ("uncompressed", "atomo"), "0.002 to 0.005, of every step", steps=300, batch=8)
     parser.add_argument("--bits", type=float, nargs="+", default=[0.25, 0.125], help="a parameter and step, of atomo")
     parser.add_argument("--local-steps", type=int, nargs="+", default=[1, 2, 4, 8], help="of a round")
     options = series_options(parser, "rounds-{steps}-steps")
