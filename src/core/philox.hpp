@@ -19,8 +19,10 @@
 
 #include <array>
 #include <cstdint>
+#include <type_traits>
 
 #include "atomo/types.hpp"
+#include "core/host_device.hpp"
 #include "core/namespaces.hpp"
 
 namespace atomo::core {
@@ -67,12 +69,34 @@ inline constexpr std::uint64_t kMaxDrawIndex = (std::uint64_t{1} << 40) - 1;
 /// A counter, or what it turns into.
 using PhiloxWords = std::array<std::uint32_t, 4>;
 
+/// Word i mod 4 of a block. The words are selected, not indexed, so that a kernel keeps them in registers.
+[[nodiscard]] ATOMO_HD constexpr std::uint32_t word_of(const PhiloxWords& block,
+                                                       std::uint64_t i) noexcept {
+  const std::uint32_t low = (i & 1) == 0 ? block[0] : block[1];
+  const std::uint32_t high = (i & 1) == 0 ? block[2] : block[3];
+  return (i & 2) == 0 ? low : high;
+}
+
+/// The product of two words. A kernel is told the instruction: the compiler widens what rounds make of
+/// halves of products, and would multiply 64 bits by 64.
+[[nodiscard]] ATOMO_HD constexpr std::uint64_t wide_product(std::uint32_t a,
+                                                            std::uint32_t b) noexcept {
+#ifdef __CUDA_ARCH__
+  if (!std::is_constant_evaluated()) {
+    std::uint64_t product;
+    asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
+    return product;
+  }
+#endif
+  return std::uint64_t{a} * b;
+}
+
 /// The generator itself: ten rounds over a counter of four words under a key of two.
 [[nodiscard]] constexpr PhiloxWords philox4x32(PhiloxWords counter, std::uint32_t key0,
                                                std::uint32_t key1) noexcept {
   for (int round = 0; round < 10; ++round) {
-    const std::uint64_t p = std::uint64_t{0xD2511F53u} * counter[0];
-    const std::uint64_t q = std::uint64_t{0xCD9E8D57u} * counter[2];
+    const std::uint64_t p = wide_product(counter[0], 0xD2511F53u);
+    const std::uint64_t q = wide_product(counter[2], 0xCD9E8D57u);
     counter = {
         static_cast<std::uint32_t>(q >> 32) ^ counter[1] ^ key0, static_cast<std::uint32_t>(q),
         static_cast<std::uint32_t>(p >> 32) ^ counter[3] ^ key1, static_cast<std::uint32_t>(p)};

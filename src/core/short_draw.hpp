@@ -12,13 +12,10 @@
 
 namespace atomo::core {
 
-/// Half i mod 8 of a block. The words are selected, not indexed, so that a kernel keeps them in
-/// registers.
+/// Half i mod 8 of a block.
 [[nodiscard]] ATOMO_HD constexpr std::uint32_t half_of(const PhiloxWords& block,
                                                        std::uint64_t i) noexcept {
-  const std::uint32_t low = (i & 2) == 0 ? block[0] : block[1];
-  const std::uint32_t high = (i & 2) == 0 ? block[2] : block[3];
-  const std::uint32_t word = (i & 4) == 0 ? low : high;
+  const std::uint32_t word = word_of(block, i / 2);
   return (i & 1) == 0 ? word & 0xFFFFu : word >> 16;
 }
 

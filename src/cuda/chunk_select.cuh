@@ -27,11 +27,12 @@ struct Own {
   }
   /// Returns whether all are finite.
   __device__ bool load(const Entries& x, std::uint64_t begin, std::uint32_t n) {
+    const Entries own = x.from(begin);
     bool finite = true;
 #pragma unroll
     for (unsigned row = 0; row < kRows; ++row) {
-      float v[4] = {};
-      if (place(row, 0) < n) x.four(begin + place(row, 0), begin + n, v);
+      float v[4];
+      own.four(place(row, 0), n, v);
 #pragma unroll
       for (unsigned k = 0; k < 4; ++k) {
         entry[row][k] = __float_as_uint(v[k]);

@@ -323,7 +323,7 @@ __global__ void __launch_bounds__(kScanThreads) code_drawn(const Frame frame, co
     if (!own.group.holds(i)) continue;
     any = true;
     const std::uint64_t draw = own.first_slot() - own.job.first_slot + i;
-    kept[i] = coder.quantise(kept[i], rounds(draw / 4)[draw % 4]);
+    kept[i] = coder.quantise(kept[i], word_of(rounds(draw / 4), draw));
   }
   any = __syncthreads_or(any ? 1 : 0) != 0;
   std::uint32_t bits = own.write_gaps();

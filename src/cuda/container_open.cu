@@ -298,13 +298,17 @@ __global__ void round_output(const Frame frame, const Split halves) {
   for (std::uint64_t i = first + 8 * lane(); i < end; i += 8 * kLanes) {
     float v[8];
     eight_entries(values, i, end, v);
-    std::uint16_t h[8];
-    round_eight(v, layer.callers_dtype, draws, i, h, overflow);
-    for (unsigned k = 0; k < 8; k += 4) {
-      if (aligned && i + k + 4 <= end) {
-        *reinterpret_cast<ushort4*>(out + i + k) = make_ushort4(h[k], h[k + 1], h[k + 2], h[k + 3]);
-      } else {
-        for (unsigned j = k; j < k + 4 && i + j < end; ++j) out[i + j] = h[j];
+    std::uint32_t pairs[4];
+    round_eight(v, layer.callers_dtype, draws, i, pairs, overflow);
+#pragma unroll
+    for (unsigned k = 0; k < 4; k += 2) {
+      if (aligned && i + 2 * k + 4 <= end) {
+        *reinterpret_cast<uint2*>(out + i + 2 * k) = make_uint2(pairs[k], pairs[k + 1]);
+        continue;
+      }
+#pragma unroll
+      for (unsigned j = 2 * k; j < 2 * k + 4; ++j) {
+        if (i + j < end) out[i + j] = static_cast<std::uint16_t>(pairs[j / 2] >> (j % 2 * 16));
       }
     }
   }

@@ -12,16 +12,38 @@ __device__ inline bool is_infinite(float x) {
   return (__float_as_uint(x) & 0x7FFFFFFFu) == 0x7F800000u;
 }
 
-/// Non-finite values become 0; false where there was one.
+/// The bits of the largest magnitude, which are in the order of what they stand for; those of Inf and NaN
+/// are beyond all others.
 template <unsigned kCount>
-__device__ inline bool drop_non_finite(float (&x)[kCount]) {
-  std::uint32_t largest = 0;  // magnitudes order as their bits do
+__device__ inline std::uint32_t largest_magnitude(const float (&x)[kCount]) {
+  std::uint32_t largest = 0;
 #pragma unroll
   for (const float v : x) largest = std::max(largest, __float_as_uint(v) & 0x7FFFFFFFu);
+  return largest;
+}
+
+/// Non-finite values become 0; false where there was one, with what is the largest magnitude then.
+template <unsigned kCount>
+__device__ inline bool drop_non_finite(float (&x)[kCount], std::uint32_t& largest) {
+  largest = largest_magnitude(x);
   if (largest < 0x7F800000u) return true;
 #pragma unroll
   for (float& v : x) v = is_finite(v) ? v : 0.0f;
+  largest = largest_magnitude(x);
   return false;
+}
+template <unsigned kCount>
+__device__ inline bool drop_non_finite(float (&x)[kCount]) {
+  std::uint32_t largest;
+  return drop_non_finite(x, largest);
+}
+
+/// v[k], k no constant: a select, so that the values stay in registers.
+__device__ inline float choose(const float (&v)[8], unsigned k) {
+  float chosen = v[0];
+#pragma unroll
+  for (unsigned j = 1; j < 8; ++j) chosen = j == k ? v[j] : chosen;
+  return chosen;
 }
 
 /// out[k] = entry first + k * step, 0 where that is not below `end`. All loads are on their way
@@ -52,13 +74,8 @@ __device__ inline void load_rows(const Entries& entries, std::uint64_t first, un
 #pragma unroll
   for (unsigned k = 0; k < kCount; ++k)
     half[k] = whole || first + std::uint64_t{k} * step < end ? x[k * step] : std::uint16_t{0};
-  if (entries.dtype == DType::f16) {
 #pragma unroll
-    for (unsigned k = 0; k < kCount; ++k) out[k] = from_f16(half[k]);
-  } else {
-#pragma unroll
-    for (unsigned k = 0; k < kCount; ++k) out[k] = from_bf16(half[k]);
-  }
+  for (unsigned k = 0; k < kCount; ++k) out[k] = wide_half(half[k], entries.dtype == DType::f16);
 }
 
 /// The same; a non-finite entry counts as 0 and makes the answer false.

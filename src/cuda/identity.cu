@@ -3,10 +3,10 @@
 ///
 /// Mapping: a warp a unit of 2,048 entries. f32 goes 32 neighbours at a time, a lane an entry; of
 /// halves a lane owns eight neighbours, which are a whole block of draws and four words of the
-/// message.
+/// message, stored by way of shared memory so that neighbouring lanes store neighbouring words.
 ///
 /// Traffic an element, the least: written from 4 bytes read (2 for halves), 4 or 2 written; decoded
-/// from 4 or 2 read a message, 4 written (and 4 read when added) for all messages together. No shared memory. Draws depend on the entry
+/// from 4 or 2 read a message, 4 written (and 4 read when added) for all messages together. Shared memory: 512 bytes a warp to write halves. Draws depend on the entry
 /// alone. Words of the message are read and stored whole where it is aligned to 4, else in bytes;
 /// tensors in 16 bytes where they are aligned to them and the message holds halves.
 ///
@@ -43,27 +43,42 @@ __device__ bool write_f32(const Entries& entries, std::uint64_t first, std::uint
   return finite;
 }
 
+/// The halves of a row, two a word: as lanes make them, then as they are stored.
+struct HalfRow {
+  uint4 of_lane[kLanes];
+};
+struct HalfRows {
+  HalfRow warp[kMaxWarps];
+};
+
 /// Likewise; the half beyond an odd last entry is padding.
 __device__ bool write_halves(const Entries& entries, DType wire, const HalfDraws& draws,
-                             std::uint64_t first, std::uint64_t n, std::byte* body,
+                             std::uint64_t first, std::uint64_t n, std::byte* body, HalfRow& row,
                              bool& overflow) {
+  const auto* const words = reinterpret_cast<const std::uint32_t*>(row.of_lane);
   bool finite = true;
 #pragma unroll 1
-  for (unsigned row = 0; row < kIdentityUnit && first + row < n; row += 8 * kLanes) {
-    const std::uint64_t i = first + row + 8 * lane();
-    if (i >= n) continue;
+  for (std::uint64_t begin = first; begin < n && begin < first + kIdentityUnit;
+       begin += 8 * kLanes) {
+    const std::uint64_t i = begin + 8 * lane();
     float x[8];
     eight_entries(entries, i, n, x);
-    for (float& v : x) {
-      finite &= is_finite(v);
-      v = is_finite(v) ? v : 0.0f;
-    }
-    std::uint16_t half[8];
-    round_eight(x, wire, draws, i, half, overflow);
+    finite &= drop_non_finite(x);
+    std::uint32_t pairs[4];
+    round_eight(x, wire, draws, i, pairs, overflow);
+    row.of_lane[lane()] = {pairs[0], pairs[1], pairs[2], pairs[3]};
+    __syncwarp();
+    std::byte* const to = body + 2 * begin;
+    if (begin + 8 * kLanes <= n && reinterpret_cast<std::uintptr_t>(to) % 4 == 0) {
 #pragma unroll
-    for (unsigned k = 0; k < 8; k += 2) {
-      if (i + k < n) store_word(body + 2 * (i + k), half[k] | std::uint32_t{half[k + 1]} << 16);
+      for (unsigned w = lane(); w < 4 * kLanes; w += kLanes)
+        reinterpret_cast<std::uint32_t*>(to)[w] = words[w];
+    } else {
+#pragma unroll 1
+      for (unsigned w = lane(); w < 4 * kLanes && begin + 2 * w < n; w += kLanes)
+        store_word(to + 4 * w, words[w]);
     }
+    __syncwarp();
   }
   return finite;
 }
@@ -83,7 +98,8 @@ __global__ void write_identity(const Frame frame, const Plan plan) {
   const Key key = frame.key(job.layer);
   const HalfDraws draws{Philox(key, Purpose::identity), Philox(key, Purpose::identity_low)};
   note_finite(frame, job.layer,
-              write_halves(entries, job.wire, draws, first, job.n, body, overflow));
+              write_halves(entries, job.wire, draws, first, job.n, body,
+                           shared<HalfRows>().warp[warp_in_block()], overflow));
   overflow = __any_sync(kAllLanes, overflow) != 0;
   if (lane() != 0) return;
   const unsigned long long one = overflow ? kOverflowed + 1 : 1;
@@ -92,11 +108,6 @@ __global__ void write_identity(const Frame frame, const Plan plan) {
   const std::uint32_t flags = atomicOr(&frame.layer(job.layer).flags, 0u);
   if (done >= kOverflowed && (flags & format::LayerRecord::kNonFinite) == 0)
     frame.notice(Status::overflow);
-}
-
-__device__ float from_half(std::uint32_t half, DType wire) {
-  const auto bits = static_cast<std::uint16_t>(half);
-  return wire == DType::f16 ? from_f16(bits) : from_bf16(bits);
 }
 
 /// Entries from `first` on, which are f32 in the messages; `sound` has a bit for each that has a body.
@@ -130,10 +141,30 @@ __device__ void decode_f32(const Frames& frames, const Job& job, std::uint64_t f
   }
 }
 
+/// The halves of a message, n of them.
+struct HalfView {
+  const std::byte* body;
+  std::uint64_t n;
+
+  /// Entries i to i + 3, two a word; 0 from n on. i is a multiple of 4.
+  __device__ void four(std::uint64_t i, std::uint32_t (&pairs)[2]) const {
+    const std::byte* const at = body + 2 * i;
+    if (i + 4 <= n && reinterpret_cast<std::uintptr_t>(body) % 4 == 0) {
+      pairs[0] = reinterpret_cast<const std::uint32_t*>(at)[0];
+      pairs[1] = reinterpret_cast<const std::uint32_t*>(at)[1];
+      return;
+    }
+    const std::uint64_t bits = i < n ? BitView(body, 2 * n).peek64(16 * i) : 0;
+    pairs[0] = static_cast<std::uint32_t>(bits);
+    pairs[1] = static_cast<std::uint32_t>(bits >> 32);
+  }
+};
+
 /// The same of halves.
 __device__ void decode_halves(const Frames& frames, const Job& job, std::uint64_t first,
                               std::uint32_t sound, DecodeInto into) {
   float* const y = frames.first.layer(job.layer).y;
+  const bool f16 = job.wire == DType::f16;
   with_add(into, [&](auto adds) {
 #pragma unroll 1
     for (unsigned row = 0; row < kIdentityUnit; row += kSumRows * kSumRow) {
@@ -141,14 +172,17 @@ __device__ void decode_halves(const Frames& frames, const Job& job, std::uint64_
 #pragma unroll 1
       for (std::uint32_t left = sound; left != 0;) {
         const Frame frame = frames[take_message(left)];
-        const BitView halves(frame.message + frame.layer(job.layer).body_at, 2 * job.n);
+        const std::byte* const body = frame.message + frame.layer(job.layer).body_at;
+        const HalfView halves(body, job.n);
+        std::uint32_t pairs[kSumRows][2];
+#pragma unroll
+        for (unsigned r = 0; r < kSumRows; ++r) halves.four(sums.at(r), pairs[r]);
 #pragma unroll
         for (unsigned r = 0; r < kSumRows; ++r) {
-          const std::uint64_t four = halves.peek64(16 * sums.at(r));
           float v[4];
 #pragma unroll
           for (unsigned k = 0; k < 4; ++k)
-            v[k] = from_half(static_cast<std::uint32_t>(four >> (16 * k)), job.wire);
+            v[k] = wide_half(static_cast<std::uint16_t>(pairs[r][k / 2] >> (16 * (k % 2))), f16);
           sums.put(r, v);
         }
       }

@@ -7,7 +7,7 @@
 /// (core/short_draw.hpp): no lane needs another's draw.
 
 #include "core/short_draw.hpp"
-#include "cuda/gpu.cuh"
+#include "cuda/entries.cuh"
 #include "math/stochastic_level.hpp"
 
 namespace atomo::cuda {
@@ -38,12 +38,12 @@ struct LevelCode {
     if constexpr (kOneBit) return scale.inv == 0 ? 0 : level ^ 1u;
     return level | (level > 0 ? __float_as_uint(x) >> 31 << sign_bit : 0u);
   }
-  /// Threshold plus 65535 minus a draw of 16 bits: carries into the level exactly when the draw is
-  /// below the threshold; the lower 16 bits are all ones on a tie (and else only where a tie is
+  /// Threshold plus 65535 minus a draw of 16 bits, which is `behind`: carries into the level exactly when
+  /// the draw is below the threshold; the lower 16 bits are all ones on a tie (and else only where a tie is
   /// decided the same way).
-  __device__ std::uint32_t sum(float z, std::uint32_t random) const {
+  __device__ std::uint32_t sum(float z, std::uint32_t behind) const {
     const auto whole = static_cast<std::int32_t>(std::floor(z));
-    return static_cast<std::uint32_t>(whole + (kOneBit ? 32768 : 0)) + (random ^ 0xFFFFu);
+    return static_cast<std::uint32_t>(whole + (kOneBit ? 32768 : 0)) + behind;
   }
   __device__ std::uint32_t resolve(float z, const ShortDraw& draw) const {
     if constexpr (kOneBit) return math::round_to_sign(z, draw) ? 1 : 0;
@@ -63,8 +63,9 @@ __device__ inline void eight_codes(const LevelCode<kOneBit>& rule, const LevelDr
                                    std::uint64_t block, unsigned width, Value value, Scale scale,
                                    std::uint32_t (&codes)[2]) {
   const PhiloxWords words = draws.high(block);
+  const PhiloxWords behind{~words[0], ~words[1], ~words[2], ~words[3]};  // 65535 less each draw
   const auto sum_of = [&](unsigned k) {
-    return rule.sum(rule.scaled(value(k), scale(k)), half_of(words, k));
+    return rule.sum(rule.scaled(value(k), scale(k)), half_of(behind, k));
   };
   const std::uint32_t places[4] = {1u, 1u << width, 1u << 2 * width, 1u << 3 * width};
   std::uint32_t least = 0xFFFFu, negative[2] = {0, 0};
@@ -104,14 +105,6 @@ __device__ inline void eight_codes(const LevelCode<kOneBit>& rule, const LevelDr
     else
       codes[1] = (codes[1] & ~mask) | code;
   }
-}
-
-/// v[k], k no constant: a select, so that the values stay in registers.
-__device__ inline float choose(const float (&v)[8], unsigned k) {
-  float chosen = v[0];
-#pragma unroll
-  for (unsigned j = 1; j < 8; ++j) chosen = j == k ? v[j] : chosen;
-  return chosen;
 }
 
 }  // namespace atomo::cuda

@@ -142,13 +142,11 @@ __device__ void round_to_kept(const MemoryJob& job, const HalfDraws& draws, cons
   if constexpr (kBytes == 2) {
     if (i >= end) return;
     bool overflow = false;
-    std::uint16_t h[8];
-    round_eight(v, DType::bf16, draws, entry, h, overflow);
+    std::uint32_t pairs[4];
+    round_eight(v, DType::bf16, draws, entry, pairs, overflow);
 #pragma unroll
-    for (unsigned k = 0; k < 8; k += 4) {
-      reinterpret_cast<ushort4*>(vector)[(i + k) / 4] =
-          make_ushort4(h[k], h[k + 1], h[k + 2], h[k + 3]);
-    }
+    for (unsigned k = 0; k < 4; k += 2)
+      reinterpret_cast<uint2*>(vector)[i / 4 + k / 2] = make_uint2(pairs[k], pairs[k + 1]);
   } else {
     std::uint32_t largest = 0;  // magnitudes order as their bits do
 #pragma unroll

@@ -32,18 +32,18 @@ __global__ void write_natural(const Frame frame, const NaturalPlan plan) {
   std::byte* const signs = frame.message + frame.layer(layer).body_at;
   std::byte* const codes = signs + sign_bytes(n);
   bool finite = true;
-  for (unsigned row = 0; row < kUnit && first + row < n; row += 4 * kLanes) {
+#pragma unroll 1
+  for (unsigned row = 0; row < kUnit && first + row < n; row += kSumRow) {
     const std::uint64_t i = first + row + 4 * lane();
     float x[4];
     entries.four(i, n, x);
+    finite &= drop_non_finite(x);
     const PhiloxWords words = draws(i / 4);
     std::uint32_t four = 0, negative = 0;
+#pragma unroll
     for (unsigned k = 0; k < 4; ++k) {
-      const bool sound = is_finite(x[k]);
-      finite &= sound;
-      const float v = sound ? x[k] : 0.0f;
-      four |= math::natural_code(v, words[k]) << (8 * k);
-      negative |= (v < 0 ? 1u : 0u) << k;
+      four |= math::natural_code(x[k], words[k]) << (8 * k);
+      negative |= (x[k] < 0 ? 1u : 0u) << k;
     }
     if (i < n) store_word(codes + i, four);
     negative <<= lane() % 8 * 4;

@@ -13,18 +13,19 @@
 /// bucket here is one segment, lane = lane.
 ///
 /// Decoding: a lane reads the codes of four neighbours of a row of 128 entries, whose steps are
-/// made once a bucket, half unit and message. Four neighbours of a whole unit that have one step take
+/// made once a bucket, unit and message. Four neighbours of a whole unit that have one step take
 /// their codes from words of the message, all others bit by bit.
 ///
 /// Traffic an element: written from 4 bytes read (2 for halves), the least, once more when buckets
 /// are reduced beforehand, bits / 8 + 4 / bucket written; decoded from as much a message, 4 written (and 4
-/// read when added) for all messages together. Shared memory: 5.8 KiB a warp to write, 0.5 KiB to decode. Words of the
+/// read when added) for all messages together. Shared memory: 5.8 KiB a warp to write, 0.5 KiB a message to decode. Words of the
 /// message are stored whole where it is aligned to 4, else in bytes; values in 16 bytes where the
 /// tensor is aligned to them.
 
 #include "cuda/qsgd.cuh"
 
 #include <algorithm>
+#include <bit>
 
 #include "cuda/bit_stream.cuh"
 #include "cuda/entries.cuh"
@@ -56,8 +57,9 @@ struct QsgdMemory {
   std::uint32_t packed[kRow * 8 / 32];
 };
 
-/// The shared memory of one warp that decodes.
-struct DecodeMemory {
+/// A message as one warp decodes it.
+struct MessageCodes {
+  const std::byte* codes;
   float steps[kMaxBuckets];
 };
 
@@ -76,10 +78,18 @@ struct UnitView {
 
   __device__ UnitView(const Job& of, std::uint64_t index) : job(of), first(index * of.unit) {
     count = static_cast<std::uint32_t>(job.n - first < job.unit ? job.n - first : job.unit);
-    first_bucket = first / job.bucket;
-    skip = static_cast<std::uint32_t>(first - first_bucket * job.bucket);
-    buckets = (skip + count - 1) / job.bucket + 1;
+    if (job.shift != 0) {
+      first_bucket = first >> job.shift;
+      skip = 0;
+      buckets = ((count - 1) >> job.shift) + 1;
+    } else {
+      first_bucket = first / job.bucket;
+      skip = static_cast<std::uint32_t>(first - first_bucket * job.bucket);
+      buckets = (skip + count - 1) / job.bucket + 1;
+    }
   }
+  /// Whether a bucket's norm is the largest magnitude of a whole number of lanes of one row, or of rows.
+  __device__ bool is_even() const { return job.shift != 0 && !job.l2; }
   /// Of the unit's entry e, counted from the first. `inverse` + 1 is 2^32 / bucket rounded up, and
   /// place * bucket is below 2^32: the quotient is exact. Of longer buckets there are two at most.
   __device__ std::uint32_t bucket_of(std::uint32_t e) const {
@@ -90,26 +100,12 @@ struct UnitView {
   __device__ bool is_last() const { return first + count == job.n; }
 };
 
-/// Whether each bucket is a whole number of lanes of one row, or of rows, and its norm their largest
-/// magnitude.
-__device__ bool is_even(const Job& job) {
-  return !job.l2 && job.bucket >= 8 && kQsgdUnit % job.bucket == 0;
-}
-
-/// The largest magnitude, whose bits are in the order of what they stand for; those of Inf and NaN
-/// are beyond all others.
-__device__ std::uint32_t largest_magnitude(const float (&x)[8]) {
-  std::uint32_t largest = 0;
-#pragma unroll
-  for (const float v : x) largest = std::max(largest, __float_as_uint(v) & 0x7FFFFFFFu);
-  return largest;
-}
-
 /// Reads the unit; false in a lane that met a non-finite entry, which counts as 0. The norms of even
 /// buckets too.
 __device__ bool stage(const UnitView& unit, const Entries& entries, QsgdMemory& memory) {
-  const bool even = is_even(unit.job);
-  const unsigned bucket = unit.job.bucket, group = bucket < kRow ? bucket / 8 : kLanes;
+  const bool even = unit.is_even();
+  const unsigned bucket = unit.job.bucket;
+  const unsigned lanes = bucket < kRow ? bucket / 8 : kLanes;  // of an even bucket in a row
   bool finite = true;
   std::uint32_t largest = 0;
 #pragma unroll 1
@@ -117,16 +113,21 @@ __device__ bool stage(const UnitView& unit, const Entries& entries, QsgdMemory& 
     const unsigned e = row + 8 * lane();
     float x[8];
     eight_entries(entries, unit.first + e, unit.job.n, x);
-    finite &= drop_non_finite(x);
-    largest = std::max(largest, largest_magnitude(x));
+    std::uint32_t of_lane;
+    finite &= drop_non_finite(x, of_lane);
+    largest = std::max(largest, of_lane);
     memory.x[e / 4] = {x[0], x[1], x[2], x[3]};
     memory.x[e / 4 + 1] = {x[4], x[5], x[6], x[7]};
     const bool ends =
         ((row + kRow) & (bucket - 1)) == 0 || bucket < kRow || row + kRow >= unit.count;
     if (!even || !ends) continue;
-    for (unsigned half = group / 2; half != 0; half /= 2)
-      largest = std::max(largest, __shfl_xor_sync(kAllLanes, largest, static_cast<int>(half)));
-    if (lane() % group == 0 && e < unit.count)
+    if (lanes == kLanes) {
+      largest = __reduce_max_sync(kAllLanes, largest);
+    } else {
+      for (unsigned half = lanes / 2; half != 0; half /= 2)
+        largest = std::max(largest, __shfl_xor_sync(kAllLanes, largest, static_cast<int>(half)));
+    }
+    if ((lane() & (lanes - 1)) == 0 && e < unit.count)
       memory.norms[unit.bucket_of(e)] = __uint_as_float(largest);
     largest = 0;
   }
@@ -260,7 +261,7 @@ __global__ void write_qsgd(const Frame frame, const Plan plan) {
   const bool finite = stage(unit, entries, memory);
   if (!reduced) note_finite(frame, job.layer, finite);
   __syncwarp();
-  if (!reduced && !is_even(job)) {
+  if (!reduced && !unit.is_even()) {
     find_norms(unit, entries, memory);
     __syncwarp();
   }
@@ -304,12 +305,24 @@ __device__ void open_qsgd(const Frame& frame, const UnitView& unit, const std::b
   if (!__all_sync(kAllLanes, valid) && lane() == 0) frame.refuse(job.layer, Status::corrupt);
 }
 
-__device__ float value_of(std::uint32_t code, unsigned bits, float step) {
-  const bool negative = (code >> (bits - 1)) != 0;
-  const auto magnitude =
-      static_cast<std::int32_t>(bits == 1 ? 1u : code & ((1u << (bits - 1)) - 1));
-  return static_cast<float>(negative ? -magnitude : magnitude) * step;
-}
+/// What a code stands for, in steps: its magnitude, 1 at one bit, below 0 where its highest bit is set.
+class LevelValues {
+ public:
+  explicit __device__ LevelValues(unsigned bits)
+      : bits_(bits), mask_((1u << (bits - 1)) - 1), below_(bits == 1 ? kWhole - 2 : kWhole) {}
+  /// Of code k in `codes`. An f32 from 2^23 on has a whole number in its low bits, which a difference
+  /// of two of one sign leaves: exact, and +0 of magnitude 0 whatever the sign.
+  [[nodiscard]] __device__ float operator()(std::uint32_t codes, unsigned k) const {
+    const std::uint32_t sign = codes << (32 - (k + 1) * bits_) & 0x80000000u;
+    const std::uint32_t whole = (codes >> (k * bits_) & mask_) | (sign | kWhole);
+    return __uint_as_float(whole) - __uint_as_float(sign | below_);
+  }
+
+ private:
+  static constexpr std::uint32_t kWhole = 0x4B000000u;  // 2^23; two less is 2^23 - 1
+  unsigned bits_;
+  std::uint32_t mask_, below_;
+};
 
 /// The codes of four neighbours of each row of a whole unit, where the message is aligned to 4.
 /// Words behind the codes are not read.
@@ -354,21 +367,20 @@ __device__ void read_codes(const UnitView& unit, unsigned part, const std::byte*
 /// have one.
 template <bool kOneStep, bool kAdd>
 __device__ void add_codes(RowSums<kRowsTogether, kAdd>& sums, const UnitView& unit, unsigned part,
-                          const std::byte* out, const float* steps) {
-  const unsigned bits = unit.job.bits, mask = (1u << bits) - 1;
+                          const MessageCodes& message) {
+  const LevelValues level(unit.job.bits);
   std::uint32_t four[kRowsTogether] = {};
-  read_codes(unit, part, out, four);
+  read_codes(unit, part, message.codes, four);
 #pragma unroll
   for (unsigned row = 0; row < kRowsTogether; ++row) {
     const std::uint32_t e = not_ahead(part + row * kSumRow + 4 * lane());
     const auto step_of = [&](unsigned k) {
-      return steps[unit.bucket_of(e + k < unit.count ? e + k : 0)];
+      return message.steps[unit.bucket_of(e + k < unit.count ? e + k : 0)];
     };
     const float first = step_of(0);
     float v[4];
 #pragma unroll
-    for (unsigned k = 0; k < 4; ++k)
-      v[k] = value_of(four[row] >> (k * bits) & mask, bits, kOneStep ? first : step_of(k));
+    for (unsigned k = 0; k < 4; ++k) v[k] = level(four[row], k) * (kOneStep ? first : step_of(k));
     sums.put(row, v);
   }
 }
@@ -379,9 +391,18 @@ __global__ void decode_qsgd(const Frames frames, const Plan plan, const DecodeIn
   const Job job = *at.entry;
   const std::uint64_t bytes = 4 * job.buckets + job.code_bytes;
   const UnitView unit(job, at.index);
-  float* const steps = dynamic_shared<DecodeMemory>()[warp_in_block()].steps;
+  MessageCodes* const messages = dynamic_shared<MessageCodes>() + warp_in_block() * frames.count;
   const std::uint32_t sound = open_fixed_bodies(frames, job.layer, bytes, Status::truncated);
   if (sound == 0) return;
+#pragma unroll 1
+  for (std::uint32_t left = sound; left != 0;) {
+    const std::uint32_t m = take_message(left);
+    const Frame frame = frames[m];
+    const std::byte* const body = frame.message + frame.layer(job.layer).body_at;
+    open_qsgd(frame, unit, body, messages[m].steps);
+    if (lane() == 0) messages[m].codes = body + 4 * job.buckets;
+  }
+  __syncwarp();
   float* const y = frames.first.layer(job.layer).y;
   with_add(into, [&](auto adds) {
 #pragma unroll 1
@@ -390,16 +411,11 @@ __global__ void decode_qsgd(const Frames frames, const Plan plan, const DecodeIn
                                                          unit.first + unit.count, into);
 #pragma unroll 1
       for (std::uint32_t left = sound; left != 0;) {
-        const Frame frame = frames[take_message(left)];
-        const std::byte* const body = frame.message + frame.layer(job.layer).body_at;
-        __syncwarp();  // the steps of the message before were read
-        open_qsgd(frame, unit, body, steps);
-        __syncwarp();
-        const std::byte* const codes = body + 4 * job.buckets;
+        const MessageCodes& message = messages[take_message(left)];
         if (job.bucket % 4 == 0) {
-          add_codes<true>(sums, unit, part, codes, steps);
+          add_codes<true>(sums, unit, part, message);
         } else {
-          add_codes<false>(sums, unit, part, codes, steps);
+          add_codes<false>(sums, unit, part, message);
         }
       }
       sums.store();
@@ -427,6 +443,8 @@ Job job_of(const LayerPlan& layer, std::uint32_t number) {
   job.buckets = divide_up(layer.n, config.bucket);
   job.code_bytes = divide_up(layer.n * static_cast<std::uint64_t>(config.bits), 8);
   if (!needs_reduction(layer)) job.inverse = 0xFFFFFFFFu / config.bucket;
+  if (config.bucket >= kSmallBucket && kQsgdUnit % config.bucket == 0)
+    job.shift = static_cast<std::uint32_t>(std::countr_zero(config.bucket));
   return job;
 }
 
@@ -464,8 +482,8 @@ void write(const Frame& frame, const Plan& plan, Queue& queue) {
 
 void decode(const Frames& frames, const Plan& plan, DecodeInto into, Queue& queue) {
   queue.launch_blocks(decode_qsgd, divide_up(plan.jobs.units.units, warps_per_block),
-                      warps_per_block * kLanes, warps_per_block * sizeof(DecodeMemory), frames,
-                      plan, into);
+                      warps_per_block * kLanes,
+                      warps_per_block * frames.count * sizeof(MessageCodes), frames, plan, into);
 }
 
 }  // namespace atomo::cuda::qsgd

@@ -16,6 +16,8 @@ struct Job {
   std::uint32_t bits = 0;
   std::uint32_t unit = 0;     ///< entries of a warp's unit, a multiple of a tile
   std::uint32_t inverse = 0;  ///< floor(2^32 / bucket); 0 when the norms are reduced beforehand
+  /// Log2 of the bucket where each is a whole number of lanes of one row, or of rows, of one unit; else 0.
+  std::uint32_t shift = 0;
   bool l2 = false;
 };
 

@@ -170,9 +170,7 @@ __global__ void scale_and_start(Frame frame, SketchPlan plan) {
     const bool f16 = x.dtype == DType::f16;
     scale_rows_of<std::uint16_t>(
         x, first, entries, own, scale,
-        [=](std::uint16_t v) { return !finite ? 0.0f
-                                      : f16   ? from_f16(v)
-                                              : from_bf16(v); }, sums);
+        [=](std::uint16_t v) { return finite ? wide_half(v, f16) : 0.0f; }, sums);
   }
   float* const to = cut.count == 1
                         ? frame(job.draft_rows)

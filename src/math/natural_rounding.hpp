@@ -23,11 +23,12 @@ struct NaturalStep {
   return {bits >> kMantissaBits, bits & ((1u << kMantissaBits) - 1)};
 }
 
-/// The code of a finite entry; `random` is uniform over 32 bits.
+/// The code of a finite entry; `random` is uniform over 32 bits. Of its first 23 what is missing to all ones is
+/// added to the mantissa: the sum reaches the exponent when they are below the chance.
 [[nodiscard]] ATOMO_HD constexpr std::uint32_t natural_code(float x,
                                                             std::uint32_t random) noexcept {
-  const NaturalStep step = natural_step(x);
-  return step.code + (random >> (32 - kMantissaBits) < step.chance ? 1u : 0u);
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFu;
+  return (bits + (~random >> (32 - kMantissaBits))) >> kMantissaBits;
 }
 
 [[nodiscard]] ATOMO_HD constexpr float natural_value(std::uint32_t code,

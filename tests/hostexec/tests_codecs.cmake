@@ -25,6 +25,7 @@ atomo_hostexec_cases(${tests}/device/test_device_add_all.cpp
   RANDOM "*/DeviceAddAll.SumsAreTheCpus*" "DeviceAddAllOfAModel.*" "DeviceVotes.AreTheCpus"
   RACES "*/DeviceAddAll.NamesTheMessage*" "DeviceVotes.TellWhich*")
 atomo_hostexec_cases(${tests}/device/test_device_two_streams.cpp)
+atomo_hostexec_cases(${here}/test_half_rounding.cu)
 # How many launches there are follows from src/cuda/ alone.
 atomo_hostexec_cases(${here}/test_launches.cpp RELEASE "Launches.AreAsMany*" "Launches.OfFormsDoNotGrow*" RANDOM "Launches.CodecsCall*" RACES "Launches.CodecsCall*")
 atomo_hostexec_cases(${here}/test_launch_table.cpp RELEASE "LaunchTable.*")
