@@ -25,8 +25,8 @@
 #include "cuda/qsgd.cuh"
 
 #include <algorithm>
-#include <bit>
 
+#include "core/bit_counts.hpp"
 #include "cuda/bit_stream.cuh"
 #include "cuda/entries.cuh"
 #include "cuda/level_tile.cuh"
@@ -444,7 +444,7 @@ Job job_of(const LayerPlan& layer, std::uint32_t number) {
   job.code_bytes = divide_up(layer.n * static_cast<std::uint64_t>(config.bits), 8);
   if (!needs_reduction(layer)) job.inverse = 0xFFFFFFFFu / config.bucket;
   if (config.bucket >= kSmallBucket && kQsgdUnit % config.bucket == 0)
-    job.shift = static_cast<std::uint32_t>(std::countr_zero(config.bucket));
+    job.shift = static_cast<std::uint32_t>(core::countr_zero(config.bucket));
   return job;
 }
 

@@ -2,14 +2,12 @@
 /// natural: every entry becomes a power of two beside it, drawn so that the result is unbiased
 /// (natural compression, arXiv 1905.10988). 9 bits an entry; FORMAT.md ("natural") has the body.
 
-#include <algorithm>
-
 #include "codec/body_decoder.hpp"
 #include "codec/spec.hpp"
 #include "core/bits.hpp"
 #include "core/philox.hpp"
 #include "core/run_tasks.hpp"
-#include "math/natural_rounding.hpp"
+#include "cpu/natural.hpp"
 
 namespace atomo::codec {
 namespace {
@@ -42,15 +40,7 @@ class Natural final : public BodyEncoder {
     const Philox draws(layer.key, Purpose::natural);
     std::byte* const codes = body.data() + sign_bytes(layer.n);
     run_ranges(layer.executor, layer.n, kGrain, [&](std::size_t begin, std::size_t end) {
-      std::fill(body.data() + begin / 8, body.data() + sign_bytes(end), std::byte{0});
-      for (std::size_t first = begin; first < end; first += 4) {
-        const PhiloxWords words = draws(first / 4);
-        for (std::size_t i = first; i < std::min(end, first + 4); ++i) {
-          const unsigned negative = layer.x[i] < 0 ? 1u : 0u;
-          codes[i] = static_cast<std::byte>(math::natural_code(layer.x[i], words[i % 4]));
-          body[i / 8] |= static_cast<std::byte>(negative << (i % 8));
-        }
-      }
+      cpu::natural_codes(layer.x, draws, begin, end, body.data(), codes);
     });
     result.bytes = body_bytes(layer.n);
     return Status::ok;
@@ -78,12 +68,8 @@ void decode(const LayerOutput& out) noexcept {
         return check(body.bytes, out.n);
       },
       [&](const std::byte* signs, std::size_t begin, std::size_t end) {
-        const std::byte* const codes = signs + sign_bytes(out.n);
-        for (std::size_t i = begin; i < end; ++i) {
-          const std::uint32_t negative = static_cast<std::uint32_t>(signs[i / 8]) >> (i % 8) & 1u;
-          const float v = math::natural_value(static_cast<std::uint32_t>(codes[i]), negative);
-          out.y[i] = out.add ? out.y[i] + (out.alpha * v) : v;
-        }
+        cpu::natural_values(signs, signs + sign_bytes(out.n), begin, end,
+                            {.add = out.add, .alpha = out.alpha}, out.y);
       });
 }
 
