@@ -59,21 +59,13 @@ HWY_INLINE void fp8_tile(const math::Fp8Grid& grid, const float* HWY_RESTRICT x,
 
 void fp8_range(const math::Fp8Grid& grid, const float* x, const Philox& draws, std::size_t begin,
                std::size_t end, std::byte* out) {
-  const PhiloxTiles tiles(draws);
-  alignas(64) std::uint32_t random[kPhiloxTileWords];
   std::uint8_t codes[kPhiloxTileWords];
-  float padded[kPhiloxTileWords];
-  for (std::size_t first = begin; first < end; first += kPhiloxTileWords) {
-    const std::size_t count = std::min(kPhiloxTileWords, end - first);
-    const float* in = x + first;
-    if (count < kPhiloxTileWords) {
-      std::fill(std::copy_n(in, count, padded), padded + kPhiloxTileWords, 0.0f);
-      in = padded;
-    }
-    tiles(first / 4, random);
-    fp8_tile(grid, in, random, codes);
-    std::memcpy(out + first, codes, count);
-  }
+  visit_drawn_tiles(x, draws, begin, end,
+                    [&](std::size_t first, std::size_t count, const float* entries,
+                        const std::uint32_t* random) HWY_ATTR {
+                      fp8_tile(grid, entries, random, codes);
+                      std::memcpy(out + first, codes, count);
+                    });
 }
 
 }  // namespace HWY_NAMESPACE

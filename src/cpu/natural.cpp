@@ -4,7 +4,6 @@
 
 #include "cpu/natural.hpp"
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -48,23 +47,16 @@ HWY_INLINE std::uint64_t code_tile(const float* HWY_RESTRICT x,
 
 void code_range(const float* x, const Philox& draws, std::size_t begin, std::size_t end,
                 std::byte* signs, std::byte* codes) {
-  const PhiloxTiles tiles(draws);
-  alignas(64) std::uint32_t random[kPhiloxTileWords];
   std::uint8_t own[kPhiloxTileWords];
-  float padded[kPhiloxTileWords];
-  for (std::size_t first = begin; first < end; first += kPhiloxTileWords) {
-    const std::size_t count = std::min(kPhiloxTileWords, end - first);
-    const float* in = x + first;
-    if (count < kPhiloxTileWords) {
-      std::fill(std::copy_n(in, count, padded), padded + kPhiloxTileWords, 0.0f);
-      in = padded;
-    }
-    tiles(first / 4, random);
-    const std::uint64_t negative = code_tile(in, random, own);
-    std::memcpy(codes + first, own, count);
-    store_le(signs + first / 8, static_cast<std::uint32_t>(negative));
-    if (count > 32) store_le(signs + first / 8 + 4, static_cast<std::uint32_t>(negative >> 32));
-  }
+  visit_drawn_tiles(x, draws, begin, end,
+                    [&](std::size_t first, std::size_t count, const float* entries,
+                        const std::uint32_t* random) HWY_ATTR {
+                      const std::uint64_t negative = code_tile(entries, random, own);
+                      std::memcpy(codes + first, own, count);
+                      store_le(signs + first / 8, static_cast<std::uint32_t>(negative));
+                      if (count > 32)
+                        store_le(signs + first / 8 + 4, static_cast<std::uint32_t>(negative >> 32));
+                    });
 }
 
 /// 16 entries from 16 bits and as many codes.

@@ -11,6 +11,7 @@
 
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -122,6 +123,26 @@ class PhiloxTiles {
 };
 
 #endif
+
+/// Calls visit(first, count, entries, words) for the tiles of the entries [begin, end) of x, a word of the
+/// draws each: `count` entries from `first` on, zeros behind them. `begin` is a multiple of a tile.
+template <class Visit>
+HWY_INLINE void visit_drawn_tiles(const float* x, const Philox& draws, std::size_t begin,
+                                  std::size_t end, const Visit& visit) {
+  const PhiloxTiles tiles(draws);
+  alignas(64) std::uint32_t words[kPhiloxTileWords];
+  float padded[kPhiloxTileWords];
+  for (std::size_t first = begin; first < end; first += kPhiloxTileWords) {
+    const std::size_t count = std::min(kPhiloxTileWords, end - first);
+    const float* entries = x + first;
+    if (count < kPhiloxTileWords) {
+      std::fill(std::copy_n(entries, count, padded), padded + kPhiloxTileWords, 0.0f);
+      entries = padded;
+    }
+    tiles(first / 4, words);
+    visit(first, count, entries, words);
+  }
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace atomo::cpu
