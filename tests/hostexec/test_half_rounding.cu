@@ -45,7 +45,7 @@ void fill(unsigned kind, std::uint64_t block, std::mt19937& random, float (&x)[8
 
 TEST(HalfRounding, EightAreThoseOfOne) {
   std::mt19937 random(1);
-  std::size_t ties = 0, overflows = 0;
+  std::size_t overflows = 0;
   for (std::uint64_t block = 0; block < 60'000; ++block) {
     float x[8];
     fill(block % 6, block, random, x);
@@ -63,9 +63,7 @@ TEST(HalfRounding, EightAreThoseOfOne) {
       ASSERT_EQ(overflow, any) << block;
       overflows += any ? 1 : 0;
     }
-    ties += block % 6 == 1 ? 8 : 0;
   }
-  EXPECT_EQ(ties, 80'000u);
   EXPECT_GT(overflows, 10'000u);
 }
 
