@@ -7,7 +7,7 @@
 /// eigenvectors of K^T K in f64. K is found in f32; products that find a basis, Y of later
 /// iterations and Z, are on tensor cores, their vectors rounded to TF32 and T not: T^T Q is among
 /// the rows of T whatever Q is, so a rounded Q costs nothing, which a rounded T would. Vectors
-/// become orthonormal by their Gram matrix in f64, Q's once, P's twice. Pair k is K w_k and P w_k,
+/// become orthonormal by their Gram matrix in f64. Pair k is K w_k and P w_k,
 /// the shorter one brought to norm 1, its amplitude the norm of the other. The residual is T - sum
 /// of u_k v_k^T from these very f32 vectors: pairs and residual sum to T within f32's rounding
 /// whatever Q, W and P are, so neither zero nor dependent vectors do harm, nor a rounding of the
@@ -33,6 +33,10 @@
 
 namespace atomo::cuda {
 namespace {
+
+/// What has to be new of a vector's square (sketch_basis.cu): for vectors that span as much, and for a basis that
+/// has to be orthonormal.
+constexpr double kLeastOfSpan = 0x1p-43, kLeastOfBasis = 0x1p-26;
 
 __device__ double sum_of_warp(double sum) {
   for (unsigned apart = kLanes / 2; apart != 0; apart /= 2)
@@ -269,17 +273,17 @@ SketchPlan SketchPlanner::finish() noexcept {
 
 void decompose(const Frame& frame, const SketchPlan& plan, Queue& queue) {
   if (plan.empty()) return;
-  const auto orthonormalise = [&](SketchVectors of, std::uint32_t iteration) {
+  const auto orthonormalise = [&](SketchVectors of, std::uint32_t iteration, double least_pivot) {
     find_gram(frame, plan, of, iteration, queue);
-    find_orthonormal(frame, plan, iteration, queue);
+    find_orthonormal(frame, plan, iteration, least_pivot, queue);
     turn_side(frame, plan, of, iteration, queue);
   };
   multiply_start(frame, plan, queue);
   for (std::uint32_t i = 0; i < plan.iterations; ++i) {
     if (i > 0) multiply_to(frame, plan, SketchSide::rows, i, basis_products, queue);
-    orthonormalise({SketchSide::rows, true}, i);
+    orthonormalise({SketchSide::rows, true}, i, kLeastOfSpan);
     multiply_to(frame, plan, SketchSide::columns, i, basis_products, queue);
-    for (const bool draft : {true, false}) orthonormalise({SketchSide::columns, draft}, i);
+    orthonormalise({SketchSide::columns, false}, i, kLeastOfBasis);
   }
   // The norms of what is left of rows follow from these coordinates (math/residual_rms.hpp): |t|^2 -
   // |k|^2 has no digits of a residual that is smaller than the rounding of k.

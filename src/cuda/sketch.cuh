@@ -206,16 +206,17 @@ struct SketchVectors {
 
 /// entries = the scaled tensors; the drafts of rows = these times the starts.
 void multiply_start(const Frame& frame, const SketchPlan& plan, Queue& queue);
-/// The drafts of a side = the matrices, or their transposes, times vectors of the other: the turned
-/// ones of rows, the drafts of columns. In TF32 for a basis alone.
+/// The drafts of rows = the matrices times the drafts of columns; or the columns, no drafts, = their transposes
+/// times the rows, no drafts. In TF32 for a basis alone.
 void multiply_to(const Frame& frame, const SketchPlan& plan, SketchSide side,
                  std::uint32_t iteration, SketchProducts precision, Queue& queue);
 /// gram = inner products of vectors.
 void find_gram(const Frame& frame, const SketchPlan& plan, SketchVectors of,
                std::uint32_t iteration, Queue& queue);
-/// turn = what makes the vectors behind `gram` orthonormal; zero rows where they depend on others.
+/// turn = what makes the vectors behind `gram` orthonormal; zero rows where less than `least_pivot` of a
+/// vector's square is new.
 void find_orthonormal(const Frame& frame, const SketchPlan& plan, std::uint32_t iteration,
-                      Queue& queue);
+                      double least_pivot, Queue& queue);
 /// Vectors of a side, from a draft to the pairs' or the other way, after `turn`.
 void turn_side(const Frame& frame, const SketchPlan& plan, SketchVectors from,
                std::uint32_t iteration, Queue& queue);

@@ -3,9 +3,12 @@
 ///
 /// Mathematics. The Gram matrix G of rank x rank is eliminated without
 /// pivoting (G = L D L^T), L^-1 growing where G vanishes; the vectors times D^-1/2 L^-1 are
-/// orthonormal. A pivot below 1e-13 of its diagonal entry is what rounding to f32 leaves of a
-/// vector that depends on those before: its row becomes zero, and with it the vector. Done twice,
-/// since the first time loses as many digits as the vectors are close to dependent.
+/// orthonormal. A pivot below so much of its diagonal entry is refused: its row becomes zero, and with
+/// it the vector. What f64 rounds off, some 2^-50, grows by the inverse of the smallest pivot: with
+/// 2^-26 vectors are orthonormal to f32's own rounding after one pass, and a vector that is refused
+/// was within 2^-13 of those before it (as P needs it: |t|^2 - |k|^2 is a row's residual for an
+/// orthonormal basis alone). With 2^-43, what rounding to f32 leaves of a vector that depends on
+/// others, they span the same and are orthonormal to 2^-7 or better (Q, of which no more is asked).
 ///
 /// Mapping. A block of 512 threads a layer has the matrix in registers, a warp every 16th row, a
 /// lane two columns. A barrier and a division a pivot: its row goes to the others through shared
@@ -26,16 +29,12 @@ namespace atomo::cuda {
 namespace {
 
 constexpr unsigned kThreads = 512, kWarps = kThreads / kLanes;
-constexpr double kLeastPivot = 1e-13;
 
 struct Elimination {
   double pivot[2][2 * kSharedRank];  ///< rows, by turns
   double inverse[2];                 ///< 1 / pivot, 0 where that is refused
   double scale[kSharedRank];         ///< pivots, 0 likewise; then what rows are multiplied by
 };
-
-/// Whether what is left of a diagonal entry is more than rounding.
-__device__ bool is_pivot(double left, double entry) { return left > kLeastPivot * entry; }
 
 /// Of the pivots that are there.
 __device__ void find_scales(Elimination& memory, std::uint32_t rank) {
@@ -63,17 +62,16 @@ struct Lines {
 template <unsigned kBelow, unsigned kBeside>
 class OwnRows {
  public:
-  /// `entry(row, column)`, also of the other square, whose rows or columns follow. `diagonal(row)` before anything was
-  /// taken from it.
-  template <typename Entry, typename Diagonal>
-  __device__ OwnRows(std::uint32_t rank, Entry entry, Diagonal diagonal) : rank_(rank) {
+  /// `entry(row, column)`, also of the other square, whose rows or columns follow. `least(row)`: what a pivot is above.
+  template <typename Entry, typename Least>
+  __device__ OwnRows(std::uint32_t rank, Entry entry, Least least) : rank_(rank) {
 #pragma unroll
     for (unsigned r = 0; r < kRows; ++r) {
 #pragma unroll
       for (unsigned c = 0; c < kColumns; ++c) own_[r][c] = entry(row(r), column(c));
     }
 #pragma unroll
-    for (unsigned r = 0; r < kPivotRows; ++r) diagonal_[r] = row(r) < rank ? diagonal(row(r)) : 0.0;
+    for (unsigned r = 0; r < kPivotRows; ++r) least_[r] = row(r) < rank ? least(row(r)) : 0.0;
   }
 
   /// By the whole block: takes the products of lines from the entries.
@@ -94,7 +92,7 @@ class OwnRows {
 
   /// Leaves L^-1 before the pivots.
   __device__ void eliminate(Elimination& memory) {
-    if (row(0) == 0) offer(0, own_[0], diagonal_[0], memory);
+    if (row(0) == 0) offer(0, own_[0], least_[0], memory);
 #pragma unroll
     for (unsigned first = 0; first < kPivotRows; ++first) {
       const unsigned after = first + 1 < kPivotRows ? first + 1 : first;
@@ -107,9 +105,8 @@ class OwnRows {
         for (unsigned c = 0; c < kColumns; ++c) pivot[c] = memory.pivot[k % 2][column(c)];
         if (inverse != 0 && row(first) > k) subtract(first, k, inverse, pivot);
         if (inverse != 0 && after != first) subtract(after, k, inverse, pivot);
-        if (k + 1 == row(first)) offer(k + 1, own_[first], diagonal_[first], memory);
-        if (after != first && k + 1 == row(after))
-          offer(k + 1, own_[after], diagonal_[after], memory);
+        if (k + 1 == row(first)) offer(k + 1, own_[first], least_[first], memory);
+        if (after != first && k + 1 == row(after)) offer(k + 1, own_[after], least_[after], memory);
 #pragma unroll
         for (unsigned r = after + 1; r < kRows; ++r)
           if (inverse != 0) subtract(r, k, inverse, pivot);
@@ -146,24 +143,24 @@ class OwnRows {
     }
   }
   /// By a whole warp: its row k is the next pivot row.
-  __device__ static void offer(std::uint32_t k, const double (&own)[kColumns], double diagonal,
+  __device__ static void offer(std::uint32_t k, const double (&own)[kColumns], double least,
                                Elimination& memory) {
 #pragma unroll
     for (unsigned c = 0; c < kColumns; ++c) memory.pivot[k % 2][column(c)] = own[c];
     if (lane() != k % kLanes) return;
     const double pivot = k < kLanes ? own[0] : own[1];
-    const bool there = is_pivot(pivot, diagonal);
+    const bool there = pivot > least;
     memory.inverse[k % 2] = there ? 1 / pivot : 0.0;
     memory.scale[k] = there ? pivot : 0.0;
   }
 
   std::uint32_t rank_;
   double own_[kRows][kColumns];
-  double diagonal_[kPivotRows];  ///< in the lane of the row's diagonal entry, what that was
+  double least_[kPivotRows];  ///< in the lane of the row's diagonal entry
 };
 
 __global__ void __launch_bounds__(kThreads, 1)
-    orthonormalise(Frame frame, SketchPlan plan, std::uint32_t iteration) {
+    orthonormalise(Frame frame, SketchPlan plan, std::uint32_t iteration, double least) {
   const SketchJob& job = frame(plan.jobs)[blockIdx.x];
   if (iteration >= job.iterations) return;
   const std::uint32_t rank = sketch_rank(frame, job);
@@ -176,7 +173,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       [=](std::uint32_t row, std::uint32_t column) {
         return row < rank && column < rank ? gram[row * rank + column] : 0.0;
       },
-      [=](std::uint32_t row) { return gram[row * rank + row]; });
+      [=](std::uint32_t row) { return least * gram[row * rank + row]; });
   rows.eliminate(memory);
   find_scales(memory, rank);
   rows.each([&](std::uint32_t row, std::uint32_t column, double left) {
@@ -190,6 +187,7 @@ struct Panel {
   const double* gram;  ///< factors where panels were: values of row i below the diagonal
   double* turn;
   std::uint32_t rank, first, other;
+  double least;  ///< share of a diagonal entry that its pivot is above
 
   /// Of the square that the block has and of the other one: rows from `begin` on.
   [[nodiscard]] __device__ std::uint32_t rows_from(std::uint32_t begin) const {
@@ -230,6 +228,7 @@ template <unsigned kBelow, unsigned kBeside>
 __device__ OwnRows<kBelow, kBeside> eliminate_square(const Panel& panel, PanelMemory& memory) {
   const std::uint32_t rank = panel.rank, first = panel.first, other = panel.other;
   const double* const gram = panel.gram;
+  const double least = panel.least;
   OwnRows<kBelow, kBeside> rows(
       panel.rows_from(first),
       [=](std::uint32_t row, std::uint32_t column) {
@@ -237,7 +236,7 @@ __device__ OwnRows<kBelow, kBeside> eliminate_square(const Panel& panel, PanelMe
         const bool there = i < rank && column < kSharedRank && first + column < rank;
         return there ? gram[i * rank + first + column] : 0.0;
       },
-      [=](std::uint32_t row) { return gram[(first + row) * rank + first + row]; });
+      [=](std::uint32_t row) { return least * gram[(first + row) * rank + first + row]; });
   for (std::uint32_t from = 0; from < first; from += kDepth) {
     __syncthreads();
     load_lines<kBeside, (kBelow * kBeside > 1)>(panel, from, memory.lines);
@@ -251,13 +250,14 @@ __device__ OwnRows<kBelow, kBeside> eliminate_square(const Panel& panel, PanelMe
 
 /// A panel's factors of 64 rows below it, its own part of `turn`, or that of 64 columns before it.
 __global__ void __launch_bounds__(kThreads, 1)
-    eliminate_panel(Frame frame, SketchPlan plan, std::uint32_t iteration, std::uint32_t number) {
+    eliminate_panel(Frame frame, SketchPlan plan, std::uint32_t iteration, double least,
+                    std::uint32_t number) {
   const SketchJob& job = frame(plan.jobs)[blockIdx.x / plan.leaves];
   if (iteration >= job.iterations) return;
   const std::uint32_t rank = sketch_rank(frame, job);
   const std::uint32_t own = blockIdx.x % plan.leaves;
-  const Panel panel{frame(job.gram), frame(job.turn), rank, number * kSharedRank,
-                    own * kSharedRank};
+  const Panel panel{frame(job.gram),      frame(job.turn),   rank,
+                    number * kSharedRank, own * kSharedRank, least};
   if (rank <= kSharedRank || panel.first >= rank || panel.other >= rank) return;
   auto& memory = shared<PanelMemory>();
   if (own > number) {
@@ -288,12 +288,13 @@ __global__ void __launch_bounds__(kThreads, 1)
 }  // namespace
 
 void find_orthonormal(const Frame& frame, const SketchPlan& plan, std::uint32_t iteration,
-                      Queue& queue) {
-  queue.launch_blocks(orthonormalise, plan.drawn.jobs, kThreads, 0, frame, plan, iteration);
+                      double least_pivot, Queue& queue) {
+  queue.launch_blocks(orthonormalise, plan.drawn.jobs, kThreads, 0, frame, plan, iteration,
+                      least_pivot);
   if (plan.leaves == 1) return;
   for (std::uint32_t panel = 0; panel < plan.leaves; ++panel)
     queue.launch_blocks(eliminate_panel, plan.drawn.jobs * plan.leaves, kThreads, 0, frame, plan,
-                        iteration, panel);
+                        iteration, least_pivot, panel);
 }
 
 }  // namespace atomo::cuda

@@ -21,6 +21,7 @@
 /// Shared memory: 11,280 bytes; 8,704 for tiles, 17,408 in f64. Determinism: sums go in an order of the shape. Alignment: leaves begin at
 /// multiples of four, so that 16 bytes are read at once where the rank is one.
 
+#include "cuda/f64_product.cuh"
 #include "cuda/sketch_join.cuh"
 #include "cuda/tile_product.cuh"
 #include "format/kind.hpp"
@@ -245,9 +246,9 @@ __device__ void join_tile(const From* from, const SketchJob& job, const Frame& f
   const auto* const by =
       reinterpret_cast<const float*>(frame(job.gram)) + begin * rank + parts.begin;
   float* const to = joint_of(frame, job, parts.level).vectors + parts.begin * rank + begin;
-  multiply_tile<float>(Operand<From>{from + begin * rank + begin, rank, place.end, false},
-                       Operand<float>{by, rank, parts.size(), false}, place,
-                       [=](const auto& sums) { put_sums(to, rank, sums); });
+  multiply_tile(Operand<From>{from + begin * rank + begin, rank, place.end, false},
+                Operand<float>{by, rank, parts.size(), false}, place,
+                [=](const auto& sums) { put_sums(to, rank, sums); });
 }
 
 __global__ void __launch_bounds__(kTileThreads)
@@ -268,23 +269,30 @@ __global__ void __launch_bounds__(kTileThreads)
   }
 }
 
-/// Stores vectors at `turn` less half of what the sums say that they have too much, at `to`.
-template <unsigned kEach>
-__device__ void put_straight(const double* turn, double* to, std::uint64_t rank,
-                             tile::Sums<double, kEach> sums) {
+/// Stores sums of line `of` of the second operand where they are there; `to` has lines of `rank` values.
+struct PutSquare {
+  double* to;
+  std::uint64_t rank;
+  __device__ void operator()(std::uint64_t of, std::uint64_t line, const double (&sums)[2]) const {
 #pragma unroll
-  for (unsigned j = 0; j < kEach; ++j) {
-    if (j >= sums.count) break;
-    const double* const vector = turn + (sums.of + j) * rank + sums.line;
+    for (unsigned i = 0; i < 2; ++i)
+      if (of < rank && line + i < rank) to[of * rank + line + i] = sums[i];
+  }
+};
+
+/// Stores vectors at `turn` less half of what the sums say that they have too much.
+struct PutStraight {
+  const double* turn;
+  double* to;
+  std::uint64_t rank;
+  __device__ void operator()(std::uint64_t of, std::uint64_t line, const double (&sums)[2]) const {
 #pragma unroll
-    for (unsigned i = 0; i < tile::kOwn; ++i) {
-      const unsigned part = i / sums.kSide, k = i % sums.kSide;
-      if (k < tile::left_of(sums, part))
-        sums.v[j][i] = (1.5 * vector[part * sums.kApart + k]) - (0.5 * sums.v[j][i]);
+    for (unsigned i = 0; i < 2; ++i) {
+      const std::uint64_t at = of * rank + line + i;
+      if (of < rank && line + i < rank) to[at] = (1.5 * turn[at]) - (0.5 * sums[i]);
     }
   }
-  put_sums(to, rank, sums);
-}
+};
 
 /// A tile of the square of `turn`, of 64 vectors with 64 others; none beyond those that are there.
 struct TurnTile {
@@ -307,9 +315,7 @@ __global__ void __launch_bounds__(kTileThreads) multiply_turn(Frame frame, Sketc
   if (!tile.there) return;
   const std::uint64_t rank = sketch_rank(frame, *job);
   const Operand<double> vectors{frame(job->turn), rank, rank, true};
-  double* const to = frame(job->gram);
-  multiply_tile<double>(vectors, vectors, tile.place,
-                        [=](const auto& sums) { put_sums(to, rank, sums); });
+  multiply_tile_f64<true>(vectors, vectors, tile.place, PutSquare{frame(job->gram), rank});
 }
 
 /// What is left of the vectors times (3 - gram) / 2.
@@ -319,10 +325,9 @@ __global__ void __launch_bounds__(kTileThreads) straighten(Frame frame, SketchPl
   if (!tile.there) return;
   const std::uint64_t rank = sketch_rank(frame, *job);
   const double* const turn = frame(job->turn);
-  double* const to = straight_turn(frame, *job);
-  multiply_tile<double>(Operand<double>{turn, rank, rank, false},
-                        Operand<double>{frame(job->gram), rank, rank, true}, tile.place,
-                        [=](const auto& sums) { put_straight(turn, to, rank, sums); });
+  multiply_tile_f64<false>(Operand<double>{turn, rank, rank, false},
+                           Operand<double>{frame(job->gram), rank, rank, true}, tile.place,
+                           PutStraight{turn, straight_turn(frame, *job), rank});
 }
 
 }  // namespace

@@ -23,6 +23,7 @@
 /// them, both functions of the shape. Alignment: all operands stand in the workspace, so that 16
 /// bytes are read at once where lines are multiples of four.
 
+#include "cuda/f64_product.cuh"
 #include "cuda/narrow_product.cuh"
 #include "cuda/sketch.cuh"
 #include "cuda/sketch_sums.cuh"
@@ -61,39 +62,49 @@ __device__ TilePlace gram_place(std::uint64_t unit, std::uint64_t rank, const Cu
   if (unit / tiles >= cut.count) return {rank, rank, 0, 0};
   std::uint64_t row = 0, column = unit % tiles;
   while (column > row) column -= ++row;
-  return {row * kTileLines, column * kTileLines, begin,
+  return {column * kTileLines, row * kTileLines, begin,
           depth - begin < cut.depth ? depth : begin + cut.depth};
 }
 
-/// Stores a tile of sums, line by line of `length` values: into `whole`, or, of one stretch of
-/// several, into the job's partial sums.
+/// Where the sums of a tile belong, of which the whole product has so many `values`: into it, or, of one stretch of several,
+/// into the job's partial sums.
 template <typename Real>
-struct PutSums {
-  Real* to;
-  std::uint64_t length;
-  __device__ PutSums(Real* whole, Real* partials, const Cut& cut, const TilePlace& place,
-                     std::uint64_t vectors, std::uint64_t values)
-      : to(cut.count == 1 ? whole : partials + place.begin / cut.depth * vectors * values),
-        length(values) {}
-  template <unsigned kEach>
-  __device__ void operator()(const tile::Sums<Real, kEach>& sums) const {
-    put_sums(to, length, sums);
+__device__ Real* sums_of(Real* whole, Real* partials, const Cut& cut, const TilePlace& place,
+                         std::uint64_t values) {
+  return cut.count == 1 ? whole : partials + place.begin / cut.depth * values;
+}
+
+/// Sums of a Gram matrix on and below the diagonal, and their mirror images.
+struct PutGram {
+  double* to;
+  std::uint64_t rank;
+  __device__ void operator()(std::uint64_t row, std::uint64_t column,
+                             const double (&sums)[2]) const {
+    if (row >= rank) return;
+#pragma unroll
+    for (unsigned i = 0; i < 2; ++i) {
+      if (column + i > row) continue;
+      to[row * rank + column + i] = sums[i];
+      if (column + i < row) to[(column + i) * rank + row] = sums[i];
+    }
   }
 };
 
-/// A tile of a Gram matrix, and its mirror image.
-struct PutGram : PutSums<double> {
-  using PutSums::PutSums;
-  bool mirrored = false;
-  template <unsigned kEach>
-  __device__ void operator()(const tile::Sums<double, kEach>& sums) const {
-    put_sums(to, length, sums);
-    if (mirrored) put_transposed(to, length, sums);
+/// Turned vectors, in f32.
+struct PutTurned {
+  float* to;
+  std::uint64_t rank, length;
+  __device__ void operator()(std::uint64_t vector, std::uint64_t line,
+                             const double (&sums)[2]) const {
+    if (vector >= rank) return;
+#pragma unroll
+    for (unsigned i = 0; i < 2; ++i)
+      if (line + i < length) to[vector * length + line + i] = static_cast<float>(sums[i]);
   }
 };
 
-/// A product of the matrix: from the turned vectors of rows to drafts of columns, or from these to
-/// drafts of rows.
+/// A product of the matrix: from the turned vectors of rows to columns, or from drafts of columns, which
+/// are turned ones, to drafts of rows.
 struct MatrixProduct {
   Vectors from, to;
   Cut cut;
@@ -101,7 +112,7 @@ struct MatrixProduct {
 __device__ MatrixProduct product_of(const Frame& frame, const SketchJob& job, SketchSide side) {
   const bool rows = side == SketchSide::rows;
   const auto from = vectors_of(frame, job, {rows ? SketchSide::columns : SketchSide::rows, rows});
-  return {from, vectors_of(frame, job, {side, true}), cut_of(from.length, kProductStretch)};
+  return {from, vectors_of(frame, job, {side, rows}), cut_of(from.length, kProductStretch)};
 }
 
 __host__ __device__ const SketchProduct& units_of(const SketchPlan& plan, SketchSide to) {
@@ -128,14 +139,14 @@ __device__ void multiply_unit(const Frame& frame, const SketchPlan& plan, Sketch
   const Operand<float> vectors{product.from.at, depth, rank, true};
   const TilePlace place = place_of(at.index, rank, product.cut, depth);
   if (rank == 0 || place.first_line >= length) return;
-  auto* const partials = reinterpret_cast<float*>(frame(job.partials));
-  const PutSums<float> put(product.to.at, partials, product.cut, place, rank, length);
+  float* const to = sums_of(product.to.at, reinterpret_cast<float*>(frame(job.partials)),
+                            product.cut, place, rank * length);
   if constexpr (basis) {
-    multiply_tile_tf32(matrix, vectors, place, put.to, length);
+    multiply_tile_tf32(matrix, vectors, place, to, length);
   } else if (rank <= kNarrowVectors) {
-    multiply_narrow(matrix, vectors, place, put.to, length);
+    multiply_narrow(matrix, vectors, place, to, length);
   } else {
-    multiply_tile<float>(matrix, vectors, place, put);
+    multiply_tile(matrix, vectors, place, [=](const auto& sums) { put_sums(to, length, sums); });
   }
 }
 
@@ -171,9 +182,13 @@ __global__ void __launch_bounds__(kTileThreads)
   const Cut cut = cut_of(vectors.length, kGramStretch);
   const TilePlace place = gram_place(at.index, rank, cut, vectors.length);
   if (place.first_line >= rank) return;
-  PutGram put(frame(job.gram), frame(job.partials), cut, place, rank, rank);
-  put.mirrored = place.first_line != place.second_line;
-  multiply_tile<double>(operand, operand, place, put);
+  const PutGram put{
+      sums_of(frame(job.gram), frame(job.partials), cut, place, std::uint64_t{rank} * rank), rank};
+  if (place.first_line == place.second_line) {
+    multiply_triangle_f64(operand, place, put);
+  } else {
+    multiply_tile_f64<true>(operand, operand, place, put);
+  }
 }
 
 __global__ void fold_gram(Frame frame, SketchPlan plan, SketchVectors of, std::uint32_t iteration) {
@@ -201,8 +216,7 @@ __device__ void turn_tile(const Frame& frame, const SketchJob& job, SketchVector
   const std::uint64_t vector = unit % strips * kTileLines, within = vector + kTileLines;
   const TilePlace place{unit / strips * kTileLines, vector, 0,
                         lower && within < rank ? within : rank};
-  multiply_tile<double>(operand, turn, place,
-                        [=](const auto& sums) { put_sums(to, length, sums); });
+  multiply_tile_f64<false>(operand, turn, place, PutTurned{to, rank, length});
 }
 
 __global__ void __launch_bounds__(kTileThreads)

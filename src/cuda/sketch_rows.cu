@@ -67,9 +67,8 @@ __global__ void __launch_bounds__(kTileThreads) subtract(Frame frame, SketchPlan
   float* const entries = frame(job.entries);
   // At least 2^-148, which f32 has.
   const auto unit = static_cast<float>(sketch_unit(sketch_scale(frame, plan, at.job).exponent));
-  multiply_tile<float>(right, left, place, [=](const auto& sums) {
-    subtract_sums(entries, columns, picked, unit, sums);
-  });
+  multiply_tile(right, left, place,
+                [=](const auto& sums) { subtract_sums(entries, columns, picked, unit, sums); });
 }
 
 }  // namespace

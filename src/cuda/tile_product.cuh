@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// A tile of a matrix product by a block: 64 lines of one operand times up to 64 of another, summed
-/// over a stretch of their depth in ascending order with one fma a term, so that a tile's values
-/// depend on nothing but the stretch. Sums are f32 or f64; both operands lie along their depth or
-/// along their lines. The second may be some lines of a matrix, in any order.
+/// over a stretch of their depth in ascending order with one fma of f32 a term, so that a tile's values
+/// depend on nothing but the stretch. Both operands lie along their depth or along their lines. The
+/// second may be some lines of a matrix, in any order.
 ///
 /// Mapping. 128 threads; a thread has 8 lines of the first operand times 4, 2 or 1 of the second
 /// (64, 32 or 16 lines a tile: a narrow second operand costs no idle products). The 8 are parts of
@@ -12,7 +12,7 @@
 /// lines; those of the next step are on their way meanwhile. Per term of the depth a thread reads
 /// 12 values for 32 products.
 ///
-/// Shared memory: 8,704 bytes for f32, 17,408 for f64. Alignment: operands stand in the workspace;
+/// Shared memory: 8,704 bytes. Alignment: operands stand in the workspace;
 /// four values are read at once where the stride is a multiple of four.
 
 #include "cuda/gpu.cuh"
@@ -62,17 +62,9 @@ struct alignas(16) Quad {
   T v[4];
 };
 
-/// Values of `Real` that are 16 bytes, as T.
-template <typename Real, typename T = Real>
-struct alignas(16 / sizeof(Real) * sizeof(T)) Side {
-  static constexpr unsigned kCount = 16 / sizeof(Real);
-  T v[kCount];
-};
-
-template <typename Real>
 struct alignas(16) Memory {
-  Real first[kTileDepth][kTileLines + kPadding];
-  Real second[kTileDepth][kTileLines + kPadding];
+  float first[kTileDepth][kTileLines + kPadding];
+  float second[kTileDepth][kTileLines + kPadding];
 };
 
 /// The place of four values of a step in shared memory.
@@ -125,19 +117,18 @@ class Step {
       quads_[i] = load_quad(from, line + place.line, depth + place.depth, end);
     }
   }
-  template <typename Real>
-  __device__ void store(bool along, Real (&to)[kTileDepth][kTileLines + kPadding]) const {
+  __device__ void store(bool along, float (&to)[kTileDepth][kTileLines + kPadding]) const {
 #pragma unroll
     for (unsigned i = 0; i < kEach; ++i) {
       const unsigned number = threadIdx.x + i * kTileThreads;
       if (number >= kAll) continue;
       const QuadPlace place = quad_place<kLines>(number, along);
-      Quad<Real> quad;
-      for (unsigned k = 0; k < 4; ++k) quad.v[k] = static_cast<Real>(quads_[i].v[k]);
+      Quad<float> quad;
+      for (unsigned k = 0; k < 4; ++k) quad.v[k] = static_cast<float>(quads_[i].v[k]);
       if (along) {
         for (unsigned k = 0; k < 4; ++k) to[place.depth + k][place.line] = quad.v[k];
       } else {
-        *reinterpret_cast<Quad<Real>*>(&to[place.depth][place.line]) = quad;
+        *reinterpret_cast<Quad<float>*>(&to[place.depth][place.line]) = quad;
       }
     }
   }
@@ -148,35 +139,32 @@ class Step {
   Quad<typename From::Value> quads_[kEach] = {};
 };
 
-__device__ inline float add_product(float a, float b, float sum) { return __fmaf_rn(a, b, sum); }
-__device__ inline double add_product(double a, double b, double sum) { return __fma_rn(a, b, sum); }
-
 /// A thread's sums: of so many lines of the second operand and of parts of the first one's.
-template <typename Real, unsigned kEach>
+template <unsigned kEach>
 struct Sums {
-  static constexpr unsigned kSide = 16 / sizeof(Real);  ///< lines of a part, side by side
+  static constexpr unsigned kSide = 4;  ///< lines of a part, side by side
   static constexpr unsigned kParts = kOwn / kSide, kApart = kTileLines / kParts;
 
   std::uint64_t line, of;      ///< the first of either operand
   std::uint64_t lines, count;  ///< of either operand, from those on, that are there
-  Real v[kEach][kOwn];
+  float v[kEach][kOwn];
 };
 
 /// Adds one step.
-template <typename Real, unsigned kEach>
-__device__ inline void add_step(const Memory<Real>& memory, Sums<Real, kEach>& sums) {
-  using Part = Side<Real>;
-  constexpr unsigned kSide = Part::kCount;
+template <unsigned kEach>
+__device__ inline void add_step(const Memory& memory, Sums<kEach>& sums) {
+  using Part = Quad<float>;
+  constexpr unsigned kSide = sums.kSide;
   const unsigned first = threadIdx.x % kBeside * kSide, second = threadIdx.x / kBeside * kEach;
 #pragma unroll
   for (unsigned k = 0; k < kTileDepth; ++k) {
     Part a[kOwn / kSide];
-    Real b[kEach];
+    float b[kEach];
 #pragma unroll
     for (unsigned i = 0; i < kOwn / kSide; ++i)
       a[i] = *reinterpret_cast<const Part*>(&memory.first[k][first + i * sums.kApart]);
     if constexpr (kEach == 4) {
-      const auto quad = *reinterpret_cast<const Quad<Real>*>(&memory.second[k][second]);
+      const auto quad = *reinterpret_cast<const Quad<float>*>(&memory.second[k][second]);
       for (unsigned j = 0; j < kEach; ++j) b[j] = quad.v[j];
     } else {
       for (unsigned j = 0; j < kEach; ++j) b[j] = memory.second[k][second + j];
@@ -185,19 +173,19 @@ __device__ inline void add_step(const Memory<Real>& memory, Sums<Real, kEach>& s
     for (unsigned j = 0; j < kEach; ++j) {
 #pragma unroll
       for (unsigned i = 0; i < kOwn; ++i)
-        sums.v[j][i] = add_product(a[i / kSide].v[i % kSide], b[j], sums.v[j][i]);
+        sums.v[j][i] = __fmaf_rn(a[i / kSide].v[i % kSide], b[j], sums.v[j][i]);
     }
   }
 }
 
-template <typename Real, unsigned kStrip, typename First, typename Second, typename Put>
+template <unsigned kStrip, typename First, typename Second, typename Put>
 __device__ inline void multiply_strip(const First& first, const Second& second,
                                       const TilePlace& place, Put put) {
   constexpr unsigned kEach = kStrip / kAcross;
-  auto& memory = shared<Memory<Real>>();
+  auto& memory = shared<Memory>();
   Step<First, kTileLines> next_first;
   Step<Second, kStrip> next_second;
-  Sums<Real, kEach> sums{};
+  Sums<kEach> sums{};
   next_first.load(first, place.first_line, place.begin, place.end);
   next_second.load(second, place.second_line, place.begin, place.end);
   for (std::uint64_t depth = place.begin; depth < place.end; depth += kTileDepth) {
@@ -223,16 +211,16 @@ __device__ inline void multiply_strip(const First& first, const Second& second,
 
 /// By a block of kTileThreads, once a kernel: calls `put(sums)`, a tile::Sums, of the threads whose first sum
 /// is there.
-template <typename Real, typename First, typename Second, typename Put>
+template <typename First, typename Second, typename Put>
 __device__ inline void multiply_tile(const First& first, const Second& second,
                                      const TilePlace& place, Put put) {
   const std::uint64_t left = second.lines - place.second_line;
   if (left <= kTileLines / 4) {
-    tile::multiply_strip<Real, kTileLines / 4>(first, second, place, put);
+    tile::multiply_strip<kTileLines / 4>(first, second, place, put);
   } else if (left <= kTileLines / 2) {
-    tile::multiply_strip<Real, kTileLines / 2>(first, second, place, put);
+    tile::multiply_strip<kTileLines / 2>(first, second, place, put);
   } else {
-    tile::multiply_strip<Real, kTileLines>(first, second, place, put);
+    tile::multiply_strip<kTileLines>(first, second, place, put);
   }
 }
 
@@ -240,56 +228,39 @@ namespace tile {
 
 /// Sums at `at`, of which `left` have a place there. `stride` is the distance of lines, one of which begins a
 /// multiple of their number before `at`.
-template <typename Real, typename T>
-__device__ inline void put_side(T* at, std::uint64_t left, std::uint64_t stride,
-                                const Side<Real, T>& side) {
-  if (left >= side.kCount && stride % side.kCount == 0) {
-    *reinterpret_cast<Side<Real, T>*>(in_one(at)) = side;
+__device__ inline void put_side(float* at, std::uint64_t left, std::uint64_t stride,
+                                const Quad<float>& side) {
+  if (left >= 4 && stride % 4 == 0) {
+    *reinterpret_cast<Quad<float>*>(in_one(at)) = side;
     return;
   }
 #pragma unroll
-  for (unsigned k = 0; k < side.kCount; ++k)
+  for (unsigned k = 0; k < 4; ++k)
     if (k < left) at[k] = side.v[k];
 }
 
 /// Lines of the first operand from a part's first on.
-template <typename Real, unsigned kEach>
-__device__ inline std::uint64_t left_of(const Sums<Real, kEach>& sums, unsigned part) {
+template <unsigned kEach>
+__device__ inline std::uint64_t left_of(const Sums<kEach>& sums, unsigned part) {
   return sums.lines > part * sums.kApart ? sums.lines - part * sums.kApart : 0;
 }
 
 }  // namespace tile
 
 /// Stores the sums of line i of the second operand, of `length` lines of the first, at `to` + i * length.
-template <typename T, typename Real, unsigned kEach>
-__device__ inline void put_sums(T* to, std::uint64_t length, const tile::Sums<Real, kEach>& sums) {
+template <unsigned kEach>
+__device__ inline void put_sums(float* to, std::uint64_t length, const tile::Sums<kEach>& sums) {
 #pragma unroll
   for (unsigned j = 0; j < kEach; ++j) {
     if (j >= sums.count) break;
 #pragma unroll
     for (unsigned part = 0; part < sums.kParts; ++part) {
-      tile::Side<Real, T> side;
+      tile::Quad<float> side;
 #pragma unroll
-      for (unsigned k = 0; k < sums.kSide; ++k)
-        side.v[k] = static_cast<T>(sums.v[j][part * sums.kSide + k]);
-      tile::put_side<Real>(to + (sums.of + j) * length + sums.line + part * sums.kApart,
-                           tile::left_of(sums, part), length, side);
+      for (unsigned k = 0; k < sums.kSide; ++k) side.v[k] = sums.v[j][part * sums.kSide + k];
+      tile::put_side(to + (sums.of + j) * length + sums.line + part * sums.kApart,
+                     tile::left_of(sums, part), length, side);
     }
-  }
-}
-
-/// Stores them the other way round, of `length` lines of the second operand.
-template <typename Real, unsigned kEach>
-__device__ inline void put_transposed(Real* to, std::uint64_t length,
-                                      const tile::Sums<Real, kEach>& sums) {
-#pragma unroll
-  for (unsigned i = 0; i < tile::kOwn; ++i) {
-    const unsigned part = i / sums.kSide, k = i % sums.kSide;
-    if (k >= tile::left_of(sums, part)) continue;
-    Real* const line = to + (sums.line + part * sums.kApart + k) * length + sums.of;
-#pragma unroll
-    for (unsigned j = 0; j < kEach; ++j)
-      if (j < sums.count) line[j] = sums.v[j][i];
   }
 }
 
@@ -298,8 +269,8 @@ __device__ inline void put_transposed(Real* to, std::uint64_t length,
 /// one is written.
 template <unsigned kEach>
 __device__ inline void subtract_sums(float* to, std::uint64_t length, const std::uint32_t* picked,
-                                     float unit, const tile::Sums<float, kEach>& sums) {
-  using Part = tile::Side<float>;
+                                     float unit, const tile::Sums<kEach>& sums) {
+  using Part = tile::Quad<float>;
   constexpr unsigned kParts = sums.kParts, kApart = sums.kApart;
   float* row[kEach];
 #pragma unroll

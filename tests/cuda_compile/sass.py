@@ -11,10 +11,11 @@ _TARGET = re.compile(r"`?\(?(\.L_x_\d+|\$[^\s)`]+)\)?")
 _REGISTER = re.compile(r"\b(U?R|U?P)(\d+)\b")
 
 # The class of an instruction by the first part of its name; what is not here is integer arithmetic.
-CLASSES = ("fp32", "fp64", "integer", "imad", "memory", "shared", "control", "mufu")
+CLASSES = ("fp32", "fp64", "dmma", "integer", "imad", "memory", "shared", "control", "mufu")
 _CLASS_OF = {
     "fp32": "FADD FMUL FFMA FSETP FMNMX FMNMX3 FSEL FSET FCHK FADD2 FMUL2 FFMA2 FSWZADD HADD2 HMUL2 HFMA2 HSETP2",
     "fp64": "DADD DMUL DFMA DSETP DMNMX",
+    "dmma": "DMMA",
     "imad": "IMAD",
     "memory": "LD LDG ST STG LDL STL RED REDG ATOM ATOMG LDC CCTL CCTLL MEMBAR ERRBAR FENCE",
     "shared": "LDS STS ATOMS SHFL LDSM STSM",
@@ -25,7 +26,7 @@ _CLASS_OF = {
 _CLASS = {name: kind for kind, names in _CLASS_OF.items() for name in names.split()}
 # Cycles until a result may be used: arithmetic and shared memory as measured by others on these architectures, memory
 # between a hit in the L2 cache and a read of DRAM.
-_LATENCY = {"fp32": 4, "fp64": 16, "integer": 4, "imad": 4, "memory": 500, "shared": 28, "control": 1, "mufu": 20}
+_LATENCY = {"fp32": 4, "fp64": 16, "dmma": 24, "integer": 4, "imad": 4, "memory": 500, "shared": 28, "control": 1, "mufu": 20}
 _LATENCY_OF = {"LDG": 120, "LDC": 40, "ULDC": 8, "LDCU": 30, "BAR": 25, "VOTE": 12, "VOTEU": 12, "MEMBAR": 500, "CCTL": 100,
                "STG": 1, "ST": 1, "STS": 1, "RED": 1, "REDG": 1, "CS2R": 8}
 
@@ -69,6 +70,8 @@ class Instruction:
         for width in ("128", "64"):
             if f".{width}" in self.opcode and (self.kind in ("memory", "shared") or self.name in ("ULDC", "LDCU")):
                 return int(width) // 32
+        if self.kind == "dmma":
+            return 4
         return 2 if self.kind == "fp64" or ".WIDE" in self.opcode or self.name == "CS2R" else 1
 
     @property

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kTileThreads)
   const TilePlace place{blockIdx.x * kTileLines, 0, 0, depth};
   const std::uint64_t length = matrix.lines;
   if (narrow) return multiply_narrow(matrix, vectors, place, to, length);
-  multiply_tile<float>(matrix, vectors, place,
+  multiply_tile(matrix, vectors, place,
                        [=](const auto& sums) { put_sums(to, length, sums); });
 }
 
