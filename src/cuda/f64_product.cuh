@@ -20,7 +20,7 @@ namespace atomo::cuda {
 
 namespace f64 {
 
-constexpr unsigned kDepth = 16, kSide = 8, kTerms = 4;
+constexpr unsigned kDepth = kTileDepth, kSide = 8, kTerms = 4;
 constexpr unsigned kWarps = kTileThreads / kLanes;
 constexpr unsigned kBlocks = kTileLines / kSide;
 static_assert(kBlocks == 2 * kWarps);
@@ -51,59 +51,16 @@ __device__ inline void multiply_add(double (&sums)[2], double a, double b) {
 #endif
 }
 
-/// A thread's part of so many lines of an operand at 16 depths, of one step after the other.
-template <typename T, bool kAlong, unsigned kLines>
-class Steps {
- public:
-  __device__ Steps(const Operand<T>& from, std::uint64_t line, const TilePlace& place)
-      : from_(from), line_(line), depth_(place.begin), end_(place.end) {
-    at_ = from.at + (kAlong ? (line + row()) * from.stride + depth_ + quad()
-                            : (depth_ + row()) * from.stride + line + quad());
-    whole_ = line + kLines <= from.lines && from.stride % 4 == 0;
-  }
-
-  /// Reads the next step: zeros where the lines or the stretch end.
-  __device__ void load() {
-    const bool whole = whole_ && depth_ + kDepth <= end_;
+/// Puts four values of a step into shared memory, as they lie in memory.
+template <bool kAlong, typename T>
+__device__ inline void put_quad(unsigned line, unsigned depth, const tile::Quad<T>& quad,
+                                double* to) {
+  tile::Quad<double> values;
 #pragma unroll
-    for (unsigned i = 0; i < kEach; ++i) {
-      if (row() + i * kApart >= kRows) continue;
-      if (whole) {
-        own_[i] = *reinterpret_cast<const tile::Quad<T>*>(at_ + i * kApart * from_.stride);
-      } else {
-        const std::uint64_t r = row() + i * kApart;
-        own_[i] = tile::load_quad(from_, line_ + (kAlong ? r : quad()),
-                                  depth_ + (kAlong ? quad() : r), end_);
-      }
-    }
-    depth_ += kDepth;
-    at_ = in_one(at_ + (kAlong ? kDepth : kDepth * from_.stride));
-  }
-  __device__ void store(double* to) const {
-#pragma unroll
-    for (unsigned i = 0; i < kEach; ++i) {
-      if (row() + i * kApart >= kRows) continue;
-      tile::Quad<double> quad_of;
-      for (unsigned k = 0; k < 4; ++k) quad_of.v[k] = static_cast<double>(own_[i].v[k]);
-      *reinterpret_cast<tile::Quad<double>*>(
-          &to[(row() + i * kApart) * (kAlong ? kRow : kAcross) + quad()]) = quad_of;
-    }
-  }
-
- private:
-  // Four values lie side by side, `kQuads` of them in a row.
-  static constexpr unsigned kQuads = (kAlong ? kDepth : kLines) / 4;
-  static constexpr unsigned kRows = kAlong ? kLines : kDepth, kApart = kTileThreads / kQuads;
-  static constexpr unsigned kEach = (kRows + kApart - 1) / kApart;
-  __device__ static unsigned row() { return threadIdx.x / kQuads; }
-  __device__ static unsigned quad() { return 4 * (threadIdx.x % kQuads); }
-
-  const Operand<T>& from_;
-  std::uint64_t line_, depth_, end_;
-  const T* at_;
-  bool whole_;
-  tile::Quad<T> own_[kEach] = {};
-};
+  for (unsigned k = 0; k < 4; ++k) values.v[k] = static_cast<double>(quad.v[k]);
+  *reinterpret_cast<tile::Quad<double>*>(
+      &to[kAlong ? line * kRow + depth : depth * kAcross + line]) = values;
+}
 
 /// A warp's sums: of blocks w and 7 - w of the first operand with `kRows` blocks of the second; of a triangle with those
 /// alone that do not come before them.
@@ -170,18 +127,24 @@ template <bool kAlong, unsigned kRows, bool kTriangle, typename T, typename Othe
 __device__ inline void multiply(const Operand<T>& first, const Operand<Other>& second,
                                 const TilePlace& place, const Put& put) {
   auto& memory = shared<Memory>();
-  Steps<T, kAlong, kTileLines> next_first(first, place.first_line, place);
-  Steps<Other, true, kRows * kSide> next_second(second, place.second_line, place);
+  tile::Steps<T, kTileLines> next_first(first, place.first_line, place);
+  tile::Steps<Other, kRows * kSide> next_second(second, place.second_line, place);
   Sums<kAlong, kRows, kTriangle> sums;
-  next_first.load();
-  if constexpr (!kTriangle) next_second.load();
+  next_first.load(place.begin, place.end);
+  if constexpr (!kTriangle) next_second.load(place.begin, place.end);
   for (std::uint64_t depth = place.begin; depth < place.end; depth += kDepth) {
-    next_first.store(memory.first);
-    if constexpr (!kTriangle) next_second.store(memory.second);
+    next_first.each([&](unsigned line, unsigned term, const tile::Quad<T>& quad) {
+      put_quad<kAlong>(line, term, quad, memory.first);
+    });
+    if constexpr (!kTriangle) {
+      next_second.each([&](unsigned line, unsigned term, const tile::Quad<Other>& quad) {
+        put_quad<true>(line, term, quad, memory.second);
+      });
+    }
     __syncthreads();
     if (depth + kDepth < place.end) {
-      next_first.load();
-      if constexpr (!kTriangle) next_second.load();
+      next_first.load(depth + kDepth, place.end);
+      if constexpr (!kTriangle) next_second.load(depth + kDepth, place.end);
     }
     sums.add(memory.first, kTriangle ? memory.first : memory.second);
     __syncthreads();

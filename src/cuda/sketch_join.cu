@@ -251,7 +251,7 @@ __device__ void join_tile(const From* from, const SketchJob& job, const Frame& f
                 [=](const auto& sums) { put_sums(to, rank, sums); });
 }
 
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kTileThreads, 3)
     join_vectors(Frame frame, SketchPlan plan, std::uint32_t level) {
   const UnitOf at = find_unit(frame, plan.joined, blockIdx.x);
   const std::uint32_t across = 2 * level;  // tiles of vectors; half as many of a part's entries

@@ -51,7 +51,7 @@ __global__ void measure_rows(Frame frame, SketchPlan plan) {
   pick_rows(frame, plan, at.job, false, measured, row);
 }
 
-__global__ void __launch_bounds__(kTileThreads) subtract(Frame frame, SketchPlan plan, bool kept) {
+__global__ void __launch_bounds__(kTileThreads, 4) subtract(Frame frame, SketchPlan plan, bool kept) {
   const UnitOf at = find_unit(frame, plan.residual, blockIdx.x);
   const SketchJob& job = frame(plan.jobs)[at.job];
   const SketchState& state = frame(plan.states)[at.job];

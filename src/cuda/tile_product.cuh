@@ -93,51 +93,122 @@ __device__ inline Quad<T> load_quad(const Operand<T>& from, std::uint64_t line, 
   return quad;
 }
 
-__device__ inline Quad<float> load_quad(const PickedLines& from, std::uint64_t line,
-                                        std::uint64_t depth, std::uint64_t end) {
-  Quad<float> quad;
-  for (unsigned i = 0; i < 4; ++i) {
-    const bool there = line + i < from.lines && depth < end;
-    quad.v[i] = there ? from.at[depth * from.stride + from.picked[line + i]] : 0.0f;
-  }
-  return quad;
-}
-
-/// A thread's part of a step of `kLines` lines of an operand.
-template <typename From, unsigned kLines>
-class Step {
+/// A thread's part of `kLines` lines of an operand at 16 depths, of one step after the other.
+template <typename T, unsigned kLines>
+class Steps {
  public:
-  __device__ void load(const From& from, std::uint64_t line, std::uint64_t depth,
-                       std::uint64_t end) {
+  __device__ Steps(const Operand<T>& from, std::uint64_t line, const TilePlace& place)
+      : from_(from), line_(line) {
+    const QuadPlace own = this->own(0);
+    at_ = from.at + (from.along ? (line + own.line) * from.stride + place.begin + own.depth
+                                : (place.begin + own.depth) * from.stride + line + own.line);
+    whole_ = line + kLines <= from.lines && from.stride % 4 == 0;
+  }
+
+  /// Reads the next step, at `depth` of a stretch up to `end`: zeros where that or the lines end.
+  __device__ void load(std::uint64_t depth, std::uint64_t end) {
+    const std::uint64_t apart = (from_.along ? kTileThreads / kQuads : kTileThreads / kAcross);
+    const bool whole = whole_ && depth + kTileDepth <= end;
 #pragma unroll
     for (unsigned i = 0; i < kEach; ++i) {
-      const unsigned number = threadIdx.x + i * kTileThreads;
-      if (number >= kAll) continue;
-      const QuadPlace place = quad_place<kLines>(number, from.along);
-      quads_[i] = load_quad(from, line + place.line, depth + place.depth, end);
+      if (!has(i)) continue;
+      quads_[i] = whole ? *reinterpret_cast<const Quad<T>*>(at_ + i * apart * from_.stride)
+                        : load_quad(from_, line_ + own(i).line, depth + own(i).depth, end);
+    }
+    at_ = in_one(at_ + (from_.along ? kTileDepth : kTileDepth * from_.stride));
+  }
+  /// Calls `put(line, depth, quad)` with what the last load read: four values side by side, from that line and depth on.
+  template <typename Put>
+  __device__ void each(const Put& put) const {
+#pragma unroll
+    for (unsigned i = 0; i < kEach; ++i)
+      if (has(i)) put(own(i).line, own(i).depth, quads_[i]);
+  }
+
+ private:
+  static constexpr unsigned kAcross = kLines / 4, kAll = kLines * kQuads;
+  static constexpr unsigned kEach = (kAll + kTileThreads - 1) / kTileThreads;
+  __device__ static bool has(unsigned i) { return threadIdx.x + i * kTileThreads < kAll; }
+  __device__ QuadPlace own(unsigned i) const {
+    return quad_place<kLines>(threadIdx.x + i * kTileThreads, from_.along);
+  }
+
+  Operand<T> from_;
+  std::uint64_t line_;
+  const T* at_;
+  bool whole_;
+  Quad<T> quads_[kEach] = {};
+};
+
+/// The same of picked lines, whose numbers are read once.
+template <unsigned kLines>
+class PickedSteps {
+ public:
+  __device__ PickedSteps(const PickedLines& from, std::uint64_t line) : from_(from) {
+    const std::uint64_t own = line + quad_place<kLines>(threadIdx.x, false).line;
+    const std::uint64_t left = own < from.lines ? from.lines - own : 0;
+    left_ = left < 4 ? static_cast<unsigned>(left) : 4;
+#pragma unroll
+    for (unsigned k = 0; k < 4; ++k) picked_[k] = k < left_ ? from.picked[own + k] : 0;
+  }
+
+  __device__ void load(std::uint64_t depth, std::uint64_t end) {
+#pragma unroll
+    for (unsigned i = 0; i < kEach; ++i) {
+      if (!has(i)) continue;
+      const std::uint64_t own_depth = depth + own(i).depth;
+      const float* const at = from_.at + own_depth * from_.stride;
+#pragma unroll
+      for (unsigned k = 0; k < 4; ++k)
+        quads_[i].v[k] = k < left_ && own_depth < end ? at[picked_[k]] : 0.0f;
     }
   }
-  __device__ void store(bool along, float (&to)[kTileDepth][kTileLines + kPadding]) const {
+  template <typename Put>
+  __device__ void each(const Put& put) const {
 #pragma unroll
-    for (unsigned i = 0; i < kEach; ++i) {
-      const unsigned number = threadIdx.x + i * kTileThreads;
-      if (number >= kAll) continue;
-      const QuadPlace place = quad_place<kLines>(number, along);
-      Quad<float> quad;
-      for (unsigned k = 0; k < 4; ++k) quad.v[k] = static_cast<float>(quads_[i].v[k]);
-      if (along) {
-        for (unsigned k = 0; k < 4; ++k) to[place.depth + k][place.line] = quad.v[k];
-      } else {
-        *reinterpret_cast<Quad<float>*>(&to[place.depth][place.line]) = quad;
-      }
-    }
+    for (unsigned i = 0; i < kEach; ++i)
+      if (has(i)) put(own(i).line, own(i).depth, quads_[i]);
   }
 
  private:
   static constexpr unsigned kAll = kLines * kQuads;
   static constexpr unsigned kEach = (kAll + kTileThreads - 1) / kTileThreads;
-  Quad<typename From::Value> quads_[kEach] = {};
+  __device__ static bool has(unsigned i) { return threadIdx.x + i * kTileThreads < kAll; }
+  __device__ static QuadPlace own(unsigned i) {
+    return quad_place<kLines>(threadIdx.x + i * kTileThreads, false);
+  }
+
+  PickedLines from_;
+  unsigned left_;
+  std::uint32_t picked_[4];
+  Quad<float> quads_[kEach] = {};
 };
+
+template <unsigned kLines, typename T>
+__device__ inline Steps<T, kLines> steps_of(const Operand<T>& from, std::uint64_t line,
+                                            const TilePlace& place) {
+  return {from, line, place};
+}
+template <unsigned kLines>
+__device__ inline PickedSteps<kLines> steps_of(const PickedLines& from, std::uint64_t line,
+                                               const TilePlace&) {
+  return {from, line};
+}
+
+/// Puts four values of a step into shared memory, laid out along the lines.
+template <typename T>
+__device__ inline void put_quad(bool along, unsigned line, unsigned depth, const Quad<T>& quad,
+                                float (&to)[kTileDepth][kTileLines + kPadding]) {
+  Quad<float> values;
+#pragma unroll
+  for (unsigned k = 0; k < 4; ++k) values.v[k] = static_cast<float>(quad.v[k]);
+  if (along) {
+#pragma unroll
+    for (unsigned k = 0; k < 4; ++k) to[depth + k][line] = values.v[k];
+  } else {
+    *reinterpret_cast<Quad<float>*>(&to[depth][line]) = values;
+  }
+}
 
 /// A thread's sums: of so many lines of the second operand and of parts of the first one's.
 template <unsigned kEach>
@@ -183,18 +254,22 @@ __device__ inline void multiply_strip(const First& first, const Second& second,
                                       const TilePlace& place, Put put) {
   constexpr unsigned kEach = kStrip / kAcross;
   auto& memory = shared<Memory>();
-  Step<First, kTileLines> next_first;
-  Step<Second, kStrip> next_second;
+  auto next_first = steps_of<kTileLines>(first, place.first_line, place);
+  auto next_second = steps_of<kStrip>(second, place.second_line, place);
   Sums<kEach> sums{};
-  next_first.load(first, place.first_line, place.begin, place.end);
-  next_second.load(second, place.second_line, place.begin, place.end);
+  next_first.load(place.begin, place.end);
+  next_second.load(place.begin, place.end);
   for (std::uint64_t depth = place.begin; depth < place.end; depth += kTileDepth) {
-    next_first.store(first.along, memory.first);
-    next_second.store(second.along, memory.second);
+    next_first.each([&](unsigned line, unsigned term, const auto& quad) {
+      put_quad(first.along, line, term, quad, memory.first);
+    });
+    next_second.each([&](unsigned line, unsigned term, const auto& quad) {
+      put_quad(second.along, line, term, quad, memory.second);
+    });
     __syncthreads();
     if (depth + kTileDepth < place.end) {
-      next_first.load(first, place.first_line, depth + kTileDepth, place.end);
-      next_second.load(second, place.second_line, depth + kTileDepth, place.end);
+      next_first.load(depth + kTileDepth, place.end);
+      next_second.load(depth + kTileDepth, place.end);
     }
     add_step(memory, sums);
     __syncthreads();

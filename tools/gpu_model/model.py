@@ -86,7 +86,7 @@ class Tables:
     def quantities(self, model, codec):
         if codec not in self.codecs:
             raise Unknown(f"codecs.toml has no codec '{codec}'; it has {', '.join(self.codecs)}")
-        found = {"kept": 1.0, "atom": 256.0, "rank": 64.0, "tile": 1.0, "grid": 1.0, **self.models[model], **self.codecs[codec]}
+        found = {"kept": 1.0, "atom": 256.0, "rank": 64.0, "tile": 1.0, "grid": 1.0, "measured": 0.0, **self.models[model], **self.codecs[codec]}
         found["message"] = found["bits"] * found["entries"] / 8
         found["atoms"] = found["entries"] / found["atom"]
         return found
@@ -146,8 +146,11 @@ def time_call(tables, gpu_name, model, codec, call):
     adds = call.startswith("decode_add")
     messages = 8 if call == "decode_add_8" else 1
     launched = collections.Counter(launch.kernel for launch in launches)
-    timed = [time_launch(tables, gpu, launch, {**quantities, "times": launched[launch.kernel]}, adds, messages // times)
-             for launch in launches]
+    earlier, timed = collections.Counter(), []
+    for launch in launches:
+        known = {**quantities, "times": launched[launch.kernel], "number": earlier[launch.kernel]}
+        timed.append(time_launch(tables, gpu, launch, known, adds, messages // times))
+        earlier[launch.kernel] += 1
     us = times * sum(launch.us + gpu["gap"] for launch in timed)
     least = (8 if adds else 4) * quantities["entries"] + messages * quantities["message"]
     return us, least / gpu["copy"] / 1e6 / us, times * len(launches), timed
