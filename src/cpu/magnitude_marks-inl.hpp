@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Marks of 64 entries each, for each SIMD target: what both forms of top-k find their candidates with, and draws
-/// their entries. Included once a target.
+/// Marks of entries, a bit each, for each SIMD target: of signs, and those by which both forms of top-k find their
+/// candidates and draw entries. Included once a target.
 
 #if defined(ATOMO_CPU_MAGNITUDE_MARKS_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATOMO_CPU_MAGNITUDE_MARKS_INL_HPP

@@ -15,6 +15,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "cpu/magnitude_marks-inl.hpp"
 #include "cpu/philox_tile-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -37,10 +38,7 @@ HWY_INLINE std::uint64_t code_tile(const float* HWY_RESTRICT x,
         hn::ShiftRight<32 - math::kMantissaBits>(hn::Not(hn::Load(du, random + e)));
     const auto drawn = hn::Add(hn::BitCast(du, hn::Abs(entry)), missing);
     hn::StoreU(hn::TruncateTo(d8, hn::ShiftRight<math::kMantissaBits>(drawn)), d8, codes + e);
-    std::uint8_t bits[8] = {};
-    hn::StoreMaskBits(d, hn::Lt(entry, hn::Zero(d)), bits);
-    const std::uint32_t group = std::uint32_t{bits[0]} | (std::uint32_t{bits[1]} << 8);
-    signs |= std::uint64_t{group} << e;
+    signs |= bits_of(d, hn::Lt(entry, hn::Zero(d))) << e;
   }
   return signs;
 }

@@ -18,6 +18,8 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "cpu/magnitude_marks-inl.hpp"
+
 #ifndef ATOMO_CPU_SIGN_ONCE
 #define ATOMO_CPU_SIGN_ONCE
 namespace atomo::cpu {
@@ -40,10 +42,7 @@ HWY_INLINE std::uint64_t negatives64(const float* x) {
   const std::size_t lanes = hn::Lanes(d);
   std::uint64_t word = 0;
   for (std::size_t i = 0; i < 64; i += lanes) {
-    std::uint8_t bits[8] = {};
-    hn::StoreMaskBits(d, hn::Lt(hn::LoadU(d, x + i), hn::Zero(d)), bits);
-    const std::uint32_t group = std::uint32_t{bits[0]} | (std::uint32_t{bits[1]} << 8);
-    word |= std::uint64_t{group} << i;
+    word |= bits_of(d, hn::Lt(hn::LoadU(d, x + i), hn::Zero(d))) << i;
   }
   return word;
 }
