@@ -138,12 +138,11 @@ __device__ inline std::uint32_t find_large_levels(const ChunkInHand& chunk, Larg
   std::uint32_t at = first;
   entries.visit([&](std::uint32_t i) { large.of[at++] = static_cast<std::uint16_t>(i); });
   __syncwarp();
-  const auto has_carried = [&](std::uint32_t i) { return has(chunk.bits->carried, i) ? 1u : 0u; };
   if (chunk.at_top != 0) {
 #pragma unroll 1
     for (std::uint32_t number = lane(); number < all; number += kLanes) {
       const std::uint32_t i = large.of[number];
-      found(number, chunk.level(i, has_carried(i)));
+      found(number, chunk.level(i, chunk.bits->carried(i)));
     }
     __syncwarp();
     return first;
@@ -156,7 +155,7 @@ __device__ inline std::uint32_t find_large_levels(const ChunkInHand& chunk, Larg
     for (unsigned k = 0; k < kTogether; ++k) {
       const std::uint32_t i = number + k * kLanes < all ? large.of[number + k * kLanes] : own;
       x[k] = chunk.x(i);
-      carried |= has_carried(i) << k;
+      carried |= chunk.bits->carried(i) << k;
     }
 #pragma unroll
     for (unsigned k = 0; k < kTogether; ++k) {

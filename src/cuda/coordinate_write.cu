@@ -263,24 +263,23 @@ struct Stream {
 struct LevelReader {
   const ChunkInHand& chunk;
   const LargeLevels& levels;
-  std::uint32_t number;                                ///< of the next one above 1
-  std::uint32_t large = 0, nonzero = 0, negative = 0;  ///< of a word of entries
+  std::uint32_t number;  ///< of the next one above 1
+  MarkedWord word = {};
 
   __device__ void enter(unsigned w) {
-    const unsigned word = LaneEntries::kCount / kLanes * lane() + w;
-    large = chunk.bits->large[word];
-    nonzero = chunk.bits->nonzero[word];
-    negative = chunk.bits->negative[word];
+    word = load_word(*chunk.bits, LaneEntries::kCount / kLanes * lane() + w);
   }
   /// Of bit `bit` of word `w`.
   __device__ std::uint32_t next(unsigned w, unsigned bit) {
-    if ((large >> bit & 1) == 0) return nonzero >> bit & 1;
+    if ((word.large >> bit & 1) == 0) return word.nonzero >> bit & 1;
     const std::uint32_t level = levels.of[number++];
     if (level != kLongLevel) return level;
     const std::uint32_t i = LaneEntries::first() + kLanes * w + bit;
-    return chunk.level(i, has(chunk.bits->carried, i) ? 1 : 0);
+    return chunk.level(i, chunk.bits->carried(i));
   }
-  [[nodiscard]] __device__ RiceWord sign(unsigned bit) const { return {negative >> bit & 1, 1}; }
+  [[nodiscard]] __device__ RiceWord sign(unsigned bit) const {
+    return {word.negative >> bit & 1, 1};
+  }
 };
 
 template <Direction direction, typename Out>
@@ -293,7 +292,7 @@ __device__ void put_entries(const ChunkInHand& chunk, const Stream& stream, Leve
       const std::uint32_t first = LaneEntries::first() + kLanes * w;
       for (unsigned bit = 0; bit < kLanes && first + bit < chunk.entries; ++bit) {
         RiceWord word = rice_word<direction>(levels.next(w, bit), stream.level_k, kLevelBits);
-        if ((levels.nonzero >> bit & 1) != 0) word = join<direction>(word, levels.sign(bit));
+        if ((levels.word.nonzero >> bit & 1) != 0) word = join<direction>(word, levels.sign(bit));
         out.put(word);
       }
     }
