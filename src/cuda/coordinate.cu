@@ -8,13 +8,14 @@
 /// Mapping. A level is not stored but computed again from the entry where it is needed; what is
 /// stored is 4 bits an entry: rounded up, not zero, above 1, negative. round_chunk: a block a chunk
 /// of 4,096 entries, a thread a column of those that are visited one after the other, so a scan of
-/// the columns' sums gives every entry the running 32-bit sum of the draw. lay_out: a block a layer, a scan over its segments' bytes.
+/// the columns' sums gives every entry the running 32-bit sum of the draw. lay_out: a block a layer, a
+/// scan over its segments' bytes.
 ///
 /// Traffic an entry: round_chunk reads the entry and writes half a byte, the least but for the half
 /// byte; lay_out reads 4 bytes and writes 8 for every 32,768 entries. The workspace takes 4.5 bytes
 /// an entry, nearly all for content of the longest kind.
 ///
-/// Shared memory: 3 KiB (round_chunk), 2 KiB (lay_out). Sums are integers: no order matters.
+/// Shared memory: 2 KiB each. Sums are integers: no order matters.
 /// Tensors are aligned to their entries, everything else is the workspace.
 
 #include "cuda/coordinate.cuh"

@@ -7,7 +7,8 @@
 /// Mapping. A warp a chunk of 4,096 entries, lane l of a list's entries 128 l to 128 l + 127, word by
 /// word. Entries whose level is above 1 are first listed in shared memory, so that 128 of them are
 /// read and rounded together, neighbours of the list by neighbouring lanes. weigh
-/// adds up the bits of gaps and levels under the up to three parameters of each of the six sums;
+/// adds up the bits of gaps and levels under the up to three parameters of each of the six sums, those of
+/// the gaps of all three lists in one pass;
 /// the last warp of a segment chooses, lays the chunks' parts of its streams end to end and clears
 /// what they will fill. write_chunk: a lane counts its bits, a scan places them, it writes them,
 /// sharing its first and last word with its neighbours.
