@@ -53,12 +53,12 @@ __device__ std::uint32_t count_ones(const BitView& view, std::uint64_t bit, std:
 
 __global__ void count_marks(const Frames frames, const BodyPlan plan) {
   const Frame frame = frames[blockIdx.y];
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.marks.segments.units) return;
-  const BodyJob& job = frame(plan.jobs)[find_unit(frame, plan.marks.segments, unit).job];
+  const UnitOf at = unit_of_warp(frame, plan.marks.segments);
+  if (!at) return;
+  const BodyJob& job = frame(plan.jobs)[at.job];
   if (!has_body(frame, job)) return;
   const BodyBytes body = body_of(frame, job);
-  count_segment(frame, plan.marks, unit, body.begin, body.bytes);
+  count_segment(frame, plan.marks, at, body.begin, body.bytes);
 }
 
 /// The price, the word of a thinned body, and where the parts of a sketch's are.
@@ -97,20 +97,23 @@ __global__ void open_frame(const Frames frames, const BodyPlan plan) {
 
 __global__ void read_marks(const Frames frames, const BodyPlan plan) {
   const Frame frame = frames[blockIdx.y];
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.marks.segments.units) return;
-  const std::uint32_t j = find_unit(frame, plan.marks.segments, unit).job;
-  BodyState& state = frame(plan.states)[j];
+  const UnitOf at = unit_of_warp(frame, plan.marks.segments);
+  if (!at) return;
+  BodyState& state = frame(plan.states)[at.job];
   if (state.stands == 0) return;
-  const BodyBytes body = body_of(frame, frame(plan.jobs)[j]);
-  const bool good = read_segment(frame, plan.marks, unit, body.begin, body.bytes);
+  const BodyBytes body = body_of(frame, frame(plan.jobs)[at.job]);
+  std::uint64_t word[2];
+  const bool good = load_segment(frame, plan.marks, at, body.begin, body.bytes, word);
+  std::uint64_t* const words = segment_words(frame, plan.marks, at);
+  words[2 * lane()] = word[0];
+  words[2 * lane() + 1] = word[1];
   const BitView view(body.begin, body.bytes);
-  const std::uint32_t stated = frame(plan.marks.kept)[unit];
+  const std::uint32_t stated = frame(plan.marks.kept)[at.number];
   const std::uint32_t kept = stated < 4096 ? stated : 4096;
   const std::uint32_t certain =
-      warp_sum(count_ones(view, 8 * state.flags + frame(plan.marks.ranks)[unit], kept));
+      warp_sum(count_ones(view, 8 * state.flags + frame(plan.marks.ranks)[at.number], kept));
   if (lane() != 0) return;
-  frame(plan.certain)[unit] = certain;
+  frame(plan.certain)[at.number] = certain;
   if (!good) atomicOr(&state.faults, 1u);
 }
 

@@ -40,8 +40,8 @@ struct Job {
   Selection selection = Selection::drawn;
   bool learns_rank = false;  ///< of the sketch whose pairs these are
   std::uint64_t first_atom = 0;
-  std::uint64_t first_sum = 0;  ///< of its pieces' sums of squares, where atoms have several
-  std::uint64_t first_group = 0;
+  std::uint64_t first_sum = 0;      ///< of its pieces' sums of squares, where atoms have several
+  std::uint64_t first_group = 0;    ///< a multiple of 4
   std::uint64_t first_slot = 0;     ///< word of its first group's content; forms share them
   std::uint64_t slot_words = 0;     ///< the longest content of a group
   std::uint64_t first_index = 0;    ///< word of its marks, flags and lengths
@@ -86,6 +86,7 @@ struct Plan {
   Split chunks;            ///< a unit 256 atoms
   Split offers;            ///< a unit kOfferedPairs pairs
   Split groups;            ///< a unit each group that there can be
+  Split lengths;           ///< a unit kLengthsPart groups, at least one a job
   SvdPlan svd;             ///< of pairs that are all of a body
   SketchPlan sketches;     ///< of those with rows beside them
   coordinate::Plan grids;  ///< coordinates as a form
@@ -117,6 +118,8 @@ inline constexpr unsigned kSquaredTogether = 4;
   const std::uint64_t rounds = 2048 / kSquaredTogether / entries;
   return kSquaredTogether * (rounds == 0 ? 1 : rounds);
 }
+/// Groups whose places a block finds.
+inline constexpr std::uint64_t kLengthsPart = 512;
 /// Pairs whose amplitudes a warp gives out.
 inline constexpr std::uint64_t kOfferedPairs = 256;
 

@@ -14,10 +14,11 @@
 ///            over lanes gives each its sum. The warp that ends a segment of 4,096 atoms measures
 ///            its marks.
 ///   layout   a block a job: where the sections of the body's index begin
-///   index    a warp a chunk: flags, classes, the list of kept atoms with their scales; marks
+///   index    a warp 64 atoms: flags, classes, the list of kept atoms with their scales; a warp a segment:
+///            marks
 ///   content  atoms_content.cu
-///   lengths  a block a job, with a sketch's pairs its rows too: where groups end in the stream,
-///            their lengths, the body's
+///   lengths  a block 512 groups: where they end in the stream, from the bits of all before them, and their
+///            lengths; of a job's last ones also the body's, with a sketch's pairs that of its rows
 ///
 /// Traffic: an atom adds 8 bytes read three times, 16 bytes a kept one written and read, some 1/2
 /// byte of marks. Determinism: draws are functions of their place, sums are integers. Bodies are
@@ -108,7 +109,8 @@ __global__ void select_atoms(Frame frame, Plan plan) {
       divide_up(job.layout.count, kChunk) - at.index / kChunksOfSegment * kChunksOfSegment;
   const auto of_segment =
       static_cast<std::uint32_t>(chunks < kChunksOfSegment ? chunks : kChunksOfSegment);
-  if (warp_comes_last(&state.tickets, of_segment)) measure_segment(frame, plan.marks, segment);
+  if (warp_comes_last(&state.tickets, of_segment))
+    measure_segment(frame, plan.marks, {at.job, at.index / kChunksOfSegment, segment});
 }
 
 // ---- layout
@@ -164,12 +166,21 @@ __device__ KeptAtom kept_atom(const Frame& frame, const Plan& plan, const Job& j
   return {atom, static_cast<float>(weight * unit / (root * static_cast<double>(step))), atom_class};
 }
 
-/// Ones among the first `count` of a segment's words.
-__device__ std::uint32_t ones_before(const std::uint64_t* words, std::uint32_t count) {
-  std::uint32_t ones = 0;
-  for (std::uint32_t i = lane(); i < count; i += kLanes)
-    ones += static_cast<std::uint32_t>(__popcll(words[i]));
-  return warp_sum(ones);
+/// Kept and certain atoms.
+struct Ones {
+  std::uint32_t kept, certain;
+};
+/// By a whole warp: those of the first `count` of a segment's words.
+__device__ Ones ones_before(const std::uint64_t* kept, const std::uint64_t* certain,
+                            std::uint32_t count) {
+  static_assert(kMarksSegment < 1u << 16);
+  std::uint32_t ones = 0;  // of either in 16 bits
+  for (std::uint32_t i = lane(); i < count; i += kLanes) {
+    ones += static_cast<std::uint32_t>(__popcll(kept[i])) |
+            static_cast<std::uint32_t>(__popcll(certain[i])) << 16;
+  }
+  ones = __reduce_add_sync(kAllLanes, ones);
+  return {ones & 0xFFFFu, ones >> 16};
 }
 
 /// The u32 that hold a job's marks, flags and lengths.
@@ -178,98 +189,199 @@ __device__ std::uint32_t* index_of(const Frame& frame, const Plan& plan, const J
   return thinned ? frame(plan.thinned) + job.first_thinned : frame(plan.index) + job.first_index;
 }
 
-/// `again`: of the thinned bodies alone; the list of kept atoms stays as it is.
-__global__ void write_index(Frame frame, Plan plan, bool again) {
-  const UnitOf at = unit_of_warp(frame, plan.chunks);
-  if (!at) return;
+/// By a whole warp: flags and classes of the atoms of a word of marks, and the list of the kept ones.
+__device__ void list_word(const Frame& frame, const Plan& plan, const UnitOf& at, bool again) {
   const State& state = frame(plan.states)[at.job];
   if (state.kept == 0 || (again && state.thinning == 0)) return;
   const Job& job = frame(plan.jobs)[at.job];
   const MarksJob& marks = frame(plan.marks.jobs)[at.job];
-  const std::uint64_t segment = marks.first_segment + at.index / kChunksOfSegment;
-  std::uint32_t* const index = index_of(frame, plan, job, again);
-  const auto chunk = static_cast<std::uint32_t>(at.index % kChunksOfSegment);
-  if (chunk == 0) write_segment(frame, plan.marks, segment, index);
-  const std::uint64_t word = marks.first_word + (at.index - chunk) * kChunkWords;
+  const std::uint64_t segment = marks.first_segment + at.index / kSegmentWords;
+  const auto own_word = static_cast<std::uint32_t>(at.index % kSegmentWords);
+  const std::uint64_t word = marks.first_word + (at.index - own_word);
   const std::uint64_t* const kept = frame(plan.marks.words) + word;
   const std::uint64_t* const certain = frame(plan.certain) + word;
-  std::uint64_t rank = frame(plan.marks.ranks)[segment] + ones_before(kept, chunk * kChunkWords);
-  std::uint64_t certain_rank =
-      frame(plan.certain_rank)[segment] + ones_before(certain, chunk * kChunkWords);
+  const std::uint64_t kept_word = kept[own_word], certain_word = certain[own_word];
   const float price = state.price;
-  for (std::uint32_t w = 0; w < kChunk / 32; ++w) {
-    const unsigned shift = 32 * (w % 2);
-    const auto kept_bits = static_cast<std::uint32_t>(kept[chunk * kChunkWords + w / 2] >> shift);
-    const auto certain_bits =
-        static_cast<std::uint32_t>(certain[chunk * kChunkWords + w / 2] >> shift);
-    const std::uint32_t before = (1u << lane()) - 1;
-    const bool keeps = (kept_bits >> lane() & 1u) != 0;
-    const std::uint64_t atom = at.index * kChunk + 32 * w + lane();
+  std::uint32_t* const index = index_of(frame, plan, job, again);
+  KeptAtom own[2];
+#pragma unroll
+  for (unsigned half = 0; half < 2; ++half) {
+    const std::uint64_t atom = 64 * at.index + 32 * half + lane();
+    const bool keeps = (kept_word >> (32 * half + lane()) & 1u) != 0;
     if (job.part == BodyPart::rows && !again)
       pick_rows(frame, plan.sketches, job.sketch, true, keeps, atom);
-    if (keeps) {
-      const std::uint64_t own = rank + static_cast<std::uint32_t>(__popc(kept_bits & before));
-      const KeptAtom one = kept_atom(frame, plan, job, atom, price);
-      if (!again) frame(plan.kept)[job.first_atom + own] = one;
-      if (one.atom_class != 0) {
-        const std::uint64_t flag = state.flags_bit + own;
-        atomicOr(&index[flag / 32], 1u << flag % 32);
-        const auto passed = static_cast<std::uint32_t>(__popc(certain_bits & before));
-        BitSetter out(index, state.flags_bit + state.kept + kClassBits * (certain_rank + passed));
-        out.put(one.atom_class - 1, kClassBits);
-        out.flush();
-      }
-    }
-    rank += static_cast<std::uint32_t>(__popc(kept_bits));
-    certain_rank += static_cast<std::uint32_t>(__popc(certain_bits));
+    if (keeps) own[half] = kept_atom(frame, plan, job, atom, price);
   }
+  const Ones before = ones_before(kept, certain, own_word);
+  const std::uint64_t rank = frame(plan.marks.ranks)[segment] + before.kept;
+  const std::uint64_t certain_rank = frame(plan.certain_rank)[segment] + before.certain;
+#pragma unroll
+  for (unsigned half = 0; half < 2; ++half) {
+    const unsigned bit = 32 * half + lane();
+    if ((kept_word >> bit & 1u) == 0) continue;
+    const std::uint64_t below = (std::uint64_t{1} << bit) - 1;
+    const std::uint64_t place = rank + static_cast<std::uint32_t>(__popcll(kept_word & below));
+    if (!again) frame(plan.kept)[job.first_atom + place] = own[half];
+    if (own[half].atom_class == 0) continue;
+    const std::uint64_t flag = state.flags_bit + place;
+    atomicOr(&index[flag / 32], 1u << flag % 32);
+    const auto passed = static_cast<std::uint32_t>(__popcll(certain_word & below));
+    BitSetter out(index, state.flags_bit + state.kept + kClassBits * (certain_rank + passed));
+    out.put(own[half].atom_class - 1, kClassBits);
+    out.flush();
+  }
+}
+
+/// A warp a word of marks, behind these one a segment. `again`: of the thinned bodies alone; the list of
+/// kept atoms stays as it is.
+__global__ void write_index(Frame frame, Plan plan, bool again) {
+  const std::uint64_t words = kChunkWords * plan.chunks.units, number = warp_in_grid();
+  if (number < words) {
+    const UnitOf chunk = find_unit_together(frame, plan.chunks, number / kChunkWords);
+    const std::uint64_t word = kChunkWords * chunk.index + number % kChunkWords;
+    return list_word(frame, plan, {chunk.job, word, number}, again);
+  }
+  const std::uint64_t segment = number - words;
+  if (segment >= plan.marks.segments.units) return;
+  const UnitOf at = find_unit_together(frame, plan.marks.segments, segment);
+  const State& state = frame(plan.states)[at.job];
+  if (state.kept == 0 || (again && state.thinning == 0)) return;
+  write_segment(frame, plan.marks, at, index_of(frame, plan, frame(plan.jobs)[at.job], again));
 }
 
 // ---- lengths
 
-/// By a whole block: ends and lengths of the groups of what a job sends. Returns its bytes, 0 where
-/// it keeps nothing; `staged` is where it is then.
-__device__ std::uint64_t stage_part(const Frame& frame, const Plan& plan, std::uint32_t number,
-                                    StagedBody& staged) {
-  const Job& job = frame(plan.jobs)[number];
-  const State& state = frame(plan.states)[number];
-  if (state.price == 0 || state.kept == 0) return 0;
-  const UnitsLeft left = state.left.times(job.pieces);  // in groups
-  const std::uint32_t* const bits = frame(plan.group_bits) + job.first_group;
-  std::uint64_t* const ends = frame(plan.group_ends) + job.first_group;
-  std::uint32_t* const index = index_of(frame, plan, job, state.thinning != 0);
-  auto* const lengths = reinterpret_cast<std::uint16_t*>(index) + state.lengths_at / 2;
-  // Groups that are left out become pieces without bits.
-  const auto total = scan_blockwide<std::uint64_t, kLongScanThreads>(
-      state.written, [&](std::uint64_t i) { return left.stays(i) ? bits[i] : 0u; },
-      [&](std::uint64_t i, std::uint64_t before) {
-        const bool stays = left.stays(i);
-        ends[i] = before + (stays ? bits[i] : 0);
-        if (stays) lengths[left.before(i)] = static_cast<std::uint16_t>(bits[i]);
-      });
-  const std::uint64_t content = state.lengths_at + 2 * state.groups;
-  staged = {};
-  staged.prefix = static_cast<std::uint64_t>(reinterpret_cast<std::byte*>(index) - frame.work);
-  staged.prefix_bytes = content;
-  staged.slots = plan.slots.at + job.first_slot * sizeof(std::uint32_t);
-  staged.slot_words = job.slot_words;
-  staged.ends = plan.group_ends.at + job.first_group * sizeof(std::uint64_t);
-  staged.pieces = state.written;
-  return round_up(content + (total + 7) / 8, 4);
+struct LengthsMemory {
+  std::uint64_t sums[kMaxWarps];
+};
+
+/// The same in every thread of a block.
+__device__ std::uint64_t block_sum(std::uint64_t value) {
+  auto& memory = shared<LengthsMemory>();
+  value = warp_sum(value);
+  __syncthreads();  // the memory is free
+  if (lane() == 0) memory.sums[warp_in_block()] = value;
+  __syncthreads();
+  value = 0;
+  for (unsigned w = 0; w < blockDim.x / kLanes; ++w) value += memory.sums[w];
+  return value;
 }
 
-__global__ void __launch_bounds__(kLongScanThreads) sum_lengths(Frame frame, Plan plan) {
-  const std::uint32_t number = blockIdx.x;
-  const Job& job = frame(plan.jobs)[number];
-  if (job.part == BodyPart::rows) return;  // with its pairs
+/// By a whole block: the bits of the first `end` groups of what a job sends, those that stay. `bits` is
+/// aligned to 16 bytes.
+__device__ std::uint64_t sum_groups(const std::uint32_t* bits, const UnitsLeft& left,
+                                    std::uint64_t end) {
+  constexpr unsigned kTogether = 4;  // loads on their way
+  const auto begin = static_cast<std::uint32_t>(left.begin);
+  const auto count = static_cast<std::uint32_t>(left.end - left.begin);
+  std::uint64_t sum = 0;
+  for (std::uint64_t first = 4 * threadIdx.x; first < end; first += 4 * kTogether * kScanThreads) {
+    uint4 four[kTogether];
+#pragma unroll
+    for (unsigned k = 0; k < kTogether; ++k) {
+      const std::uint64_t at = first + 4 * k * kScanThreads;
+      four[k] = at < end ? *reinterpret_cast<const uint4*>(bits + at) : uint4{};
+    }
+    std::uint32_t some = 0;
+#pragma unroll
+    for (unsigned k = 0; k < kTogether; ++k) {
+      const auto at = static_cast<std::uint32_t>(first + 4 * k * kScanThreads);
+      const auto add = [&](std::uint32_t group, std::uint32_t value) {
+        const bool stays = (group - begin < count) == left.inside;
+        some += group < end && stays ? value : 0;
+      };
+      add(at, four[k].x);
+      add(at + 1, four[k].y);
+      add(at + 2, four[k].z);
+      add(at + 3, four[k].w);
+    }
+    sum += some;
+  }
+  return block_sum(sum);
+}
+
+/// A job's groups, where they are written.
+struct JobGroups {
+  const Job& job;
+  const State& state;
+  UnitsLeft left;             ///< in groups
+  const std::uint32_t* bits;  ///< of each
+  std::uint32_t* index;       ///< of the body
+
+  __device__ JobGroups(const Frame& frame, const Plan& plan, std::uint32_t number)
+      : job(frame(plan.jobs)[number]),
+        state(frame(plan.states)[number]),
+        left(state.left.times(job.pieces)),
+        bits(frame(plan.group_bits) + job.first_group),
+        index(index_of(frame, plan, job, state.thinning != 0)) {}
+
+  [[nodiscard]] __device__ bool empty() const { return state.price == 0 || state.kept == 0; }
+  /// By a whole block: the bits of all.
+  [[nodiscard]] __device__ std::uint64_t sum() const {
+    return empty() ? 0 : sum_groups(bits, left, state.written);
+  }
+  /// Where the body is whose groups have so many bits. Returns its bytes, 0 where it has no group.
+  __device__ std::uint64_t stage(const Frame& frame, const Plan& plan, std::uint64_t all,
+                                 StagedBody& staged) const {
+    if (empty()) return 0;
+    const std::uint64_t content = state.lengths_at + 2 * state.groups;
+    staged = {};
+    staged.prefix = static_cast<std::uint64_t>(reinterpret_cast<std::byte*>(index) - frame.work);
+    staged.prefix_bytes = content;
+    staged.slots = plan.slots.at + job.first_slot * sizeof(std::uint32_t);
+    staged.slot_words = job.slot_words;
+    staged.ends = plan.group_ends.at + job.first_group * sizeof(std::uint64_t);
+    staged.pieces = state.written;
+    return round_up(content + (all + 7) / 8, 4);
+  }
+};
+
+/// By a whole block: ends and lengths of a part of a job's groups. Returns the bits of the groups up to the
+/// part's end.
+__device__ std::uint64_t place_groups(const Frame& frame, const Plan& plan, const JobGroups& groups,
+                                      std::uint64_t part) {
+  constexpr unsigned kEach = kLengthsPart / kScanThreads;
+  const UnitsLeft& left = groups.left;
+  const std::uint64_t first = part * kLengthsPart + kEach * threadIdx.x;
+  std::uint32_t own[kEach], sum = 0, all;
+#pragma unroll
+  for (unsigned k = 0; k < kEach; ++k) {
+    const bool stays = first + k < groups.state.written && left.stays(first + k);
+    own[k] = stays ? groups.bits[first + k] : 0;
+    sum += own[k];
+  }
+  const std::uint64_t before = sum_groups(groups.bits, left, part * kLengthsPart);
+  std::uint64_t end = before + block_exclusive_sum(sum, all);
+  std::uint64_t* const ends = frame(plan.group_ends) + groups.job.first_group;
+  auto* const lengths =
+      reinterpret_cast<std::uint16_t*>(groups.index) + groups.state.lengths_at / 2;
+#pragma unroll
+  for (unsigned k = 0; k < kEach; ++k) {
+    if (first + k >= groups.state.written) break;
+    end += own[k];
+    ends[first + k] = end;  // groups that are left out become pieces without bits
+    if (left.stays(first + k)) lengths[left.before(first + k)] = static_cast<std::uint16_t>(own[k]);
+  }
+  return before + all;
+}
+
+/// By one thread: what the layer of job `number` sends, whose groups have so many bits, and those of its
+/// sketch's rows.
+__device__ void describe_body(const Frame& frame, const Plan& plan, std::uint32_t number,
+                              const JobGroups& groups, std::uint64_t bits, std::uint64_t row_bits) {
+  const Job& job = groups.job;
+  const State& state = groups.state;
   const bool sketch = job.part == BodyPart::pairs;
   StagedBody first_part, second_part;
-  const std::uint64_t first = stage_part(frame, plan, number, first_part);
-  const std::uint64_t second = sketch ? stage_part(frame, plan, number + 1, second_part) : 0;
-  if (threadIdx.x != 0 || first + second == 0) return;
-  const State& state = frame(plan.states)[number];
-  const std::uint32_t thinning =
-      state.thinning != 0 || !sketch ? state.thinning : frame(plan.states)[number + 1].thinning;
+  const std::uint64_t first = groups.stage(frame, plan, bits, first_part);
+  std::uint64_t second = 0;
+  std::uint32_t thinning = state.thinning;
+  if (sketch) {
+    const JobGroups rows(frame, plan, number + 1);
+    second = rows.stage(frame, plan, row_bits, second_part);
+    thinning = thinning != 0 ? thinning : rows.state.thinning;
+  }
+  if (first + second == 0) return;
   LayerState& layer = frame.layer(job.layer);
   const std::uint32_t words = (thinning != 0 ? 1u : 0u) + (sketch ? 1u : 0u);
   layer.front[0] = thinning != 0 ? thinning : static_cast<std::uint32_t>(first);
@@ -286,20 +398,34 @@ __global__ void __launch_bounds__(kLongScanThreads) sum_lengths(Frame frame, Pla
   if (job.selection == Selection::nearest) layer.flags |= LayerRecord::kCentred;
 }
 
+__global__ void __launch_bounds__(kScanThreads) sum_lengths(Frame frame, Plan plan) {
+  const UnitOf at = find_unit_together(frame, plan.lengths, blockIdx.x);
+  const JobGroups groups(frame, plan, at.job);
+  const std::uint64_t parts = groups.empty() ? 0 : divide_up(groups.state.written, kLengthsPart);
+  if (at.index != 0 && at.index >= parts) return;
+  const std::uint64_t bits = parts == 0 ? 0 : place_groups(frame, plan, groups, at.index);
+  // The block of the last part knows the sum of all; rows are described with their pairs.
+  if (at.index + 1 < parts || groups.job.part == BodyPart::rows) return;
+  std::uint64_t row_bits = 0;
+  if (groups.job.part == BodyPart::pairs) row_bits = JobGroups(frame, plan, at.job + 1).sum();
+  if (threadIdx.x == 0) describe_body(frame, plan, at.job, groups, bits, row_bits);
+}
+
 }  // namespace
 
 void size(const Frame& frame, const Plan& plan, Queue& queue) {
   queue.launch_warps(select_atoms, plan.chunks.units, frame, plan);
   queue.launch_blocks(lay_out_index, plan.count, kScanThreads, 0, frame, plan, false);
-  queue.launch_warps(write_index, plan.chunks.units, frame, plan, false);
+  const std::uint64_t index_warps = kChunkWords * plan.chunks.units + plan.marks.segments.units;
+  queue.launch_warps(write_index, index_warps, frame, plan, false);
   subtract_from_kept(frame, plan.sketches, queue);
   launch_content(frame, plan, queue);
   if (plan.cap.layers > 0) {
     thin(frame, plan, queue);
     queue.launch_blocks(lay_out_index, plan.count, kScanThreads, 0, frame, plan, true);
-    queue.launch_warps(write_index, plan.chunks.units, frame, plan, true);
+    queue.launch_warps(write_index, index_warps, frame, plan, true);
   }
-  queue.launch_blocks(sum_lengths, plan.count, kLongScanThreads, 0, frame, plan);
+  queue.launch_blocks(sum_lengths, plan.lengths.units, kScanThreads, 0, frame, plan);
   if (!plan.grids.empty()) size(frame, plan.grids, queue);
   learn_ranks(frame, plan, queue);
 }

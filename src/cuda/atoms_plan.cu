@@ -93,6 +93,7 @@ class AtomsPlanner {
         chunks_(layout, bodies.jobs),
         offers_(layout, bodies.jobs),
         groups_(layout, bodies.jobs),
+        lengths_(layout, bodies.jobs),
         marks_(layout, bodies.jobs),
         price_(layout, counts.layers, counts.jobs, counts.grids),
         units_(layout, 1),
@@ -161,6 +162,7 @@ class AtomsPlanner {
     plan.chunks = chunks_.split();
     plan.offers = offers_.split();
     plan.groups = groups_.split();
+    plan.lengths = lengths_.split();
     plan.marks = marks_.finish_written();
     if (svd_) plan.svd = svd_->finish();
     if (sketches_) plan.sketches = sketches_->finish();
@@ -228,9 +230,10 @@ class AtomsPlanner {
     chunks_.add(divide_up(atoms.count, kSelectionChunk));
     offers_.add(pairs ? divide_up(atoms.count, kOfferedPairs) : 0);
     groups_.add(groups);
+    lengths_.add(divide_up(std::max<std::uint64_t>(groups, 1), kLengthsPart));
     marks_.add(number, atoms.count);
     piece_sums_ += long_atoms ? atoms.count * shape.pieces : 0;
-    group_count_ += groups;
+    group_count_ += divide_up(groups, 4) * 4;
     slots_ += groups * job.slot_words;
     longest_slot_ = std::max(longest_slot_, job.slot_words);
     index_ += index_words(atoms);
@@ -304,7 +307,7 @@ class AtomsPlanner {
   Layout& layout_;
   bool bodies_;
   TableMaker<Job> jobs_;
-  SplitMaker sums_, trees_, rest_sums_, rest_trees_, chunks_, offers_, groups_;
+  SplitMaker sums_, trees_, rest_sums_, rest_trees_, chunks_, offers_, groups_, lengths_;
   MarksPlanner marks_;
   PricePlanner price_;
   std::optional<SvdPlanner> svd_;  ///< where there are such jobs, as they take tables

@@ -8,13 +8,14 @@
 /// Mapping. A level is not stored but computed again from the entry where it is needed; what is
 /// stored is 4 bits an entry: rounded up, not zero, above 1, negative. round_chunk: a block a chunk
 /// of 4,096 entries, a thread a column of those that are visited one after the other, so a scan of
-/// the columns' sums gives every entry the running 32-bit sum of the draw. lay_out: a block a layer, a scan over its segments' bytes.
+/// the columns' sums gives every entry the running 32-bit sum of the draw. lay_out: a block a layer, a
+/// scan over its segments' bytes.
 ///
 /// Traffic an entry: round_chunk reads the entry and writes half a byte, the least but for the half
 /// byte; lay_out reads 4 bytes and writes 8 for every 32,768 entries. The workspace takes 4.5 bytes
 /// an entry, nearly all for content of the longest kind.
 ///
-/// Shared memory: 3 KiB (round_chunk), 2 KiB (lay_out). Sums are integers: no order matters.
+/// Shared memory: 2 KiB each. Sums are integers: no order matters.
 /// Tensors are aligned to their entries, everything else is the workspace.
 
 #include "cuda/coordinate.cuh"
@@ -32,100 +33,151 @@ namespace {
 static_assert(kScanThreads == kCoordinateColumns);
 constexpr unsigned kThreadEntries = kCoordinateChunk / kScanThreads;
 constexpr unsigned kAhead = 4;  // loads on their way together
+constexpr unsigned kRoundWarps = kScanThreads / kLanes;
+constexpr std::uint32_t kSign = 1u << 31;
+static_assert(kMaxLevel + 1 < kSign);
 
 struct RoundMemory {
   ChunkBits bits;
-  std::uint32_t top;
-  std::uint32_t u;  ///< that the chunk's draw begins at
-  std::uint64_t total;
+  std::uint32_t top[kRoundWarps], part[kRoundWarps];  ///< the largest level, the sum of P
+  std::uint64_t total[kRoundWarps];                   ///< levels before they are rounded up
+  std::uint32_t u;                                    ///< that the chunk's draw begins at
 };
 
 /// What a thread keeps of its entries: a column of the chunk, so they are visited one after the
 /// other.
 struct Rounded {
-  std::uint32_t level[kThreadEntries], part[kThreadEntries];
-  std::uint32_t negative = 0, carried = 0;  ///< a bit an entry
+  std::uint32_t level[kThreadEntries];  ///< before it is rounded up, and the sign of the entry
+  std::uint32_t part[kThreadEntries];
+  std::uint32_t top, sum;  ///< the largest level, the sum of P
+  std::uint64_t total;     ///< of levels
+
+  __device__ void put(unsigned j, float x, std::uint64_t fixed) {
+    level[j] = static_cast<std::uint32_t>(fixed >> 32) | (__float_as_uint(x) & kSign);
+    part[j] = static_cast<std::uint32_t>(fixed);
+  }
+  /// Once all entries are put.
+  __device__ void add_up() {
+    static_assert(std::uint64_t{kMaxLevel} * (kThreadEntries / 2) < std::uint64_t{1} << 32);
+    std::uint32_t half[2] = {};
+    top = sum = 0;
+#pragma unroll
+    for (unsigned j = 0; j < kThreadEntries; ++j) {
+      const std::uint32_t size = level[j] & ~kSign;
+      top = size > top ? size : top;
+      half[j % 2] += size;
+      sum += part[j];
+    }
+    total = std::uint64_t{half[0]} + half[1];
+  }
 };
 
 /// Levels before they are rounded up, and the P of every entry. Those from `end` on are 0. A layer that
 /// is sent is finite.
-template <typename Fixed>
 __device__ void fix_entries(const Entries& entries, std::uint64_t first, std::uint64_t end,
-                            Rounded& mine, Fixed fixed_of) {
-  mine.negative = 0;
+                            double scale, Rounded& mine) {
+  const std::uint64_t own = first + threadIdx.x;
+  const auto fix = [&](unsigned base, const float(&x)[kAhead]) {
+#pragma unroll
+    for (unsigned k = 0; k < kAhead; ++k)
+      mine.put(base + k, x[k], grid_fixed_in_range(x[k], scale));
+  };
+  float x[kAhead];
+  if (entries.dtype == DType::f32 && end - first == kCoordinateChunk) {
+    const float* const at = in_one(static_cast<const float*>(entries.x) + own);
+#pragma unroll
+    for (unsigned base = 0; base < kThreadEntries; base += kAhead) {
+#pragma unroll
+      for (unsigned k = 0; k < kAhead; ++k) x[k] = at[(base + k) * kScanThreads];
+      fix(base, x);
+    }
+    return;
+  }
 #pragma unroll
   for (unsigned base = 0; base < kThreadEntries; base += kAhead) {
-    float x[kAhead];
-    load_rows(entries, first + threadIdx.x + base * kScanThreads, kScanThreads, end, x);
+    load_rows(entries, own + base * kScanThreads, kScanThreads, end, x);
+    fix(base, x);
+  }
+}
+
+/// The same of a chunk at the top of f32. Few are, so it is one entry after the other.
+__device__ void fix_at_top(const Entries& entries, std::uint64_t first, std::uint64_t end,
+                           double step, double scale, Rounded& mine) {
+#pragma unroll 1
+  for (unsigned k = 0; k < kThreadEntries; ++k) {
+    const std::uint64_t i = first + threadIdx.x + k * kScanThreads;
+    const float x = i < end ? entries(i) : 0.0f;
+    const std::uint64_t fixed = grid_fixed_at_top(x, step, scale);
 #pragma unroll
-    for (unsigned k = 0; k < kAhead; ++k) {
-      const unsigned j = base + k;
-      const std::uint64_t fixed = fixed_of(x[k]);
-      mine.level[j] = static_cast<std::uint32_t>(fixed >> 32);
-      mine.negative |= __float_as_uint(x[k]) >> 31 << j;
-      mine.part[j] = static_cast<std::uint32_t>(fixed);
+    for (unsigned j = 0; j < kThreadEntries; ++j) {
+      if (j == k) mine.put(j, x, fixed);
     }
   }
 }
 
-/// By a whole block: which entries are rounded up, from the chunk's draw.
-__device__ void draw(Rounded& mine, std::uint32_t u) {
-  std::uint32_t sum = 0;
-  for (const std::uint32_t part : mine.part) sum += part;
-  sum = u + block_exclusive_sum(sum);
-#pragma unroll
-  for (unsigned j = 0; j < kThreadEntries; ++j) {
-    const std::uint32_t next = sum + mine.part[j];
-    mine.carried |= (next < sum ? 1u : 0u) << j;
-    sum = next;
+/// By a whole block: the sum of P of the columns before this one, of a draw that begins at 0. `top`
+/// becomes the largest level of the chunk.
+__device__ std::uint32_t add_columns(Rounded& mine, RoundMemory& memory, std::uint32_t& top) {
+  mine.add_up();
+  const std::uint32_t largest = __reduce_max_sync(kAllLanes, mine.top);
+  std::uint32_t of_warp;
+  const std::uint32_t before = warp_exclusive_sum(mine.sum, of_warp);
+  // Of 17 bits and 16, so that neither sum needs more than 32.
+  const std::uint64_t high =
+      __reduce_add_sync(kAllLanes, static_cast<std::uint32_t>(mine.total >> 16));
+  const std::uint64_t low =
+      __reduce_add_sync(kAllLanes, static_cast<std::uint32_t>(mine.total & 0xFFFF));
+  __syncthreads();  // what the columns were before has been read
+  if (lane() == 0) {
+    memory.top[warp_in_block()] = largest;
+    memory.part[warp_in_block()] = of_warp;
+    memory.total[warp_in_block()] = (high << 16) + low;
   }
+  __syncthreads();
+  top = __reduce_max_sync(kAllLanes, memory.top[lane() % kRoundWarps]);
+  const std::uint32_t part = memory.part[lane() % kRoundWarps];
+  return before + __reduce_add_sync(kAllLanes, lane() < warp_in_block() ? part : 0u);
 }
 
-/// By a whole block: whether the chunk, whose largest entry reaches the largest level here, is at
-/// the top of f32.
-__device__ bool is_at_top(const Rounded& mine, double step, std::uint32_t& top) {
-  std::uint32_t largest = 0;
-  for (const std::uint32_t level : mine.level) largest = level > largest ? level : largest;
-  largest = warp_max(largest);
-  if (lane() == 0) atomicMax(&top, largest);
-  __syncthreads();
-  return grid_at_top(top, step);
-}
-
-/// A whole block, once its entries are drawn, finds the chunk's bits and the sum of its levels.
-__device__ void mark_entries(const Rounded& mine, RoundMemory& memory) {
-  std::uint64_t total = 0;
+/// By a whole block: rounds up the entries at which the sum of P carries, `sum` being that of the columns
+/// before, and finds the chunk's bits.
+__device__ void mark_entries(const Rounded& mine, std::uint32_t sum, ChunkBits& bits) {
 #pragma unroll
   for (unsigned j = 0; j < kThreadEntries; ++j) {
-    const std::uint32_t carried = mine.carried >> j & 1;
-    const std::uint32_t level = mine.level[j] + carried;
-    total += level;
-    const std::uint32_t words[4] = {
-        __ballot_sync(kAllLanes, carried != 0), __ballot_sync(kAllLanes, level != 0),
-        __ballot_sync(kAllLanes, level > 1), __ballot_sync(kAllLanes, mine.negative >> j & 1)};
-    const unsigned w = warp_in_block() + j * (kScanThreads / kLanes);
-    if (lane() != 0) continue;
-    memory.bits.carried[w] = words[0];
-    memory.bits.nonzero[w] = words[1];
-    memory.bits.large[w] = words[2];
-    memory.bits.negative[w] = words[3];
+    const std::uint64_t next =
+        (std::uint64_t{mine.level[j]} << 32 | mine.part[j]) + std::uint64_t{sum};
+    const bool carried = static_cast<std::uint32_t>(next) < sum;
+    sum = static_cast<std::uint32_t>(next);
+    const auto level = static_cast<std::uint32_t>(next >> 32);
+    const std::uint32_t size = level & ~kSign;
+    const uint4 word = {__ballot_sync(kAllLanes, carried ? 1 : 0),
+                        __ballot_sync(kAllLanes, size != 0 ? 1 : 0),
+                        __ballot_sync(kAllLanes, size > 1 ? 1 : 0),
+                        __ballot_sync(kAllLanes, level >= kSign ? 1 : 0)};
+    if (lane() == 0) reinterpret_cast<uint4*>(bits.word)[warp_in_block() + j * kRoundWarps] = word;
   }
-  total = warp_sum(total);
-  if (lane() == 0) atomic_add(&memory.total, total);
-  __syncthreads();
 }
 
 /// By a whole warp. `place`: the chunk's first in its segment.
-__device__ void describe_chunk(const ChunkBits& bits, std::uint32_t place, Chunk& chunk) {
+__device__ void describe_chunk(const RoundMemory& memory, std::uint32_t place, bool at_top,
+                               Chunk& chunk) {
+  const LaneWords words(memory.bits);
+  const std::uint32_t carried = __reduce_add_sync(kAllLanes, words.carried);
+  std::uint64_t total = 0;
+  for (const std::uint64_t of_warp : memory.total) total += of_warp;
 #pragma unroll
   for (unsigned list = 0; list < kLists; ++list) {
-    const LaneEntries entries = lane_entries(bits, list);
-    const std::uint32_t count = warp_sum(entries.count()), after = warp_max(entries.after());
+    const LaneEntries entries = words.of(list);
+    const std::uint32_t count = __reduce_add_sync(kAllLanes, entries.count()),
+                        after = __reduce_max_sync(kAllLanes, entries.after());
     if (lane() != 0) continue;
     chunk.after[list] = after == 0 ? 0 : place + after;
     if (list == kEvery) chunk.nonzero = count;
     if (list == kOthers) chunk.large = count;
   }
+  if (lane() != 0) return;
+  chunk.total = total + carried;
+  chunk.at_top = at_top ? 1 : 0;
 }
 
 /// Three blocks an SM have the registers that the columns need.
@@ -136,39 +188,31 @@ __global__ void __launch_bounds__(kScanThreads, 3) round_chunk(Frame frame, Plan
   if (!(price > 0)) return;
   auto& memory = shared<RoundMemory>();
   const std::uint64_t begin = unit.index * kCoordinateChunk, rest = frame.info(number).n - begin;
-  const auto m = static_cast<std::uint32_t>(rest < kCoordinateChunk ? rest : kCoordinateChunk);
-  if (threadIdx.x == 0) {
-    memory.top = 0, memory.total = 0;
+  const std::uint64_t end = begin + (rest < kCoordinateChunk ? rest : kCoordinateChunk);
+  if (threadIdx.x == 0)
     memory.u = Philox(frame.key(number), Purpose::select_coordinate)(unit.index)[0];
-  }
-  __syncthreads();
   const Entries entries = frame.entries(number);
   const double step = price, scale = grid_scale(step);
   Rounded mine;
-  fix_entries(entries, begin, begin + m, mine,
-              [&](double x) { return grid_fixed_in_range(x, scale); });
-  const bool at_top = is_at_top(mine, step, memory.top);
-  if (at_top) {
-    fix_entries(entries, begin, begin + m, mine,
-                [&](double x) { return grid_fixed_at_top(x, step, scale); });
+  fix_entries(entries, begin, end, scale, mine);
+  bool at_top = false;
+  std::uint32_t before;
+  for (;;) {
+    std::uint32_t top;
+    before = add_columns(mine, memory, top);
+    if (at_top || !grid_at_top(top, step)) break;
+    fix_at_top(entries, begin, end, step, scale, mine);
+    at_top = true;
   }
-  draw(mine, memory.u);
-  mark_entries(mine, memory);
+  mark_entries(mine, memory.u + before, memory.bits);
+  __syncthreads();
   if (threadIdx.x < kChunkWords) {
-    ChunkBits& out = frame(plan.bits)[blockIdx.x];
-    out.carried[threadIdx.x] = memory.bits.carried[threadIdx.x];
-    out.nonzero[threadIdx.x] = memory.bits.nonzero[threadIdx.x];
-    out.large[threadIdx.x] = memory.bits.large[threadIdx.x];
-    out.negative[threadIdx.x] = memory.bits.negative[threadIdx.x];
+    const MarkedWord word = load_word(memory.bits, threadIdx.x);
+    reinterpret_cast<uint4*>(frame(plan.bits)[blockIdx.x].word)[threadIdx.x] = {
+        word.carried, word.nonzero, word.large, word.negative};
   } else if (warp_in_block() == kChunkWords / kLanes) {
-    Chunk& chunk = frame(plan.chunk_states)[blockIdx.x];
-    describe_chunk(memory.bits,
-                   static_cast<std::uint32_t>(unit.index % kSegmentChunks * kCoordinateChunk),
-                   chunk);
-    if (lane() == 0) {
-      chunk.total = memory.total;
-      chunk.at_top = at_top ? 1 : 0;
-    }
+    const auto place = static_cast<std::uint32_t>(unit.index % kSegmentChunks * kCoordinateChunk);
+    describe_chunk(memory, place, at_top, frame(plan.chunk_states)[blockIdx.x]);
   }
 }
 

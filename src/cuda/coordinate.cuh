@@ -64,11 +64,18 @@ static_assert(kMaxWarps <= 1u << GridSearch::kLeastDepth);
 /// The lists of a segment: entries that are not zero, of level 1, of a larger level.
 enum List : unsigned { kEvery = 0, kOnes = 1, kOthers = 2, kLists = 3 };
 
-/// A chunk of 4,096 entries once it is rounded, a bit an entry. An entry's level is that of
-/// `grid_fixed` plus `carried`.
+/// 32 entries once they are rounded, a bit an entry. An entry's level is that of `grid_fixed` plus
+/// `carried`.
+struct alignas(16) MarkedWord {
+  std::uint32_t carried, nonzero, large, negative;
+};
+/// A chunk of 4,096 entries.
 struct ChunkBits {
-  std::uint32_t carried[kChunkWords], nonzero[kChunkWords], large[kChunkWords],
-      negative[kChunkWords];
+  MarkedWord word[kChunkWords];
+
+  [[nodiscard]] __device__ std::uint32_t carried(std::uint32_t i) const {
+    return word[i / kLanes].carried >> i % kLanes & 1;
+  }
 };
 
 struct Chunk {
@@ -146,8 +153,9 @@ struct LaneEntries {
   __device__ static std::uint32_t first() { return kCount * lane(); }
   /// Number behind the last in the list, 0 for none.
   [[nodiscard]] __device__ std::uint32_t after() const {
-    if (half[1] != 0) return first() + 128 - static_cast<unsigned>(leading_zeros(half[1]));
-    return half[0] != 0 ? first() + 64 - static_cast<unsigned>(leading_zeros(half[0])) : 0;
+    const std::uint64_t word = half[1] != 0 ? half[1] : half[0];
+    const std::uint32_t behind = first() + (half[1] != 0 ? 128 : 64);
+    return word != 0 ? behind - static_cast<unsigned>(__clzll(static_cast<long long>(word))) : 0;
   }
   [[nodiscard]] __device__ std::uint32_t count() const {
     return static_cast<std::uint32_t>(__popcll(half[0]) + __popcll(half[1]));
@@ -163,27 +171,39 @@ struct LaneEntries {
       left = half[1];
     }
   }
+};
 
- private:
-  __device__ static int leading_zeros(std::uint64_t word) {
-    return __clzll(static_cast<long long>(word));
+__device__ inline MarkedWord load_word(const ChunkBits& bits, unsigned w) {
+  const uint4 four = reinterpret_cast<const uint4*>(bits.word)[w];  // in one access
+  return {four.x, four.y, four.z, four.w};
+}
+
+/// The words of a lane's entries.
+struct LaneWords {
+  std::uint64_t nonzero[2], large[2];
+  std::uint32_t carried;  ///< entries that are
+
+  __device__ explicit LaneWords(const ChunkBits& bits) : carried(0) {
+#pragma unroll
+    for (unsigned h = 0; h < 2; ++h) {
+      const unsigned w = 4 * lane() + 2 * h;
+      const MarkedWord low = load_word(bits, w), high = load_word(bits, w + 1);
+      nonzero[h] = low.nonzero | std::uint64_t{high.nonzero} << 32;
+      large[h] = low.large | std::uint64_t{high.large} << 32;
+      carried += static_cast<std::uint32_t>(__popc(low.carried) + __popc(high.carried));
+    }
+  }
+  [[nodiscard]] __device__ LaneEntries of(unsigned list) const {
+    LaneEntries out;
+#pragma unroll
+    for (unsigned h = 0; h < 2; ++h)
+      out.half[h] = list == kEvery ? nonzero[h] : list == kOnes ? nonzero[h] & ~large[h] : large[h];
+    return out;
   }
 };
 
-__device__ inline bool has(const std::uint32_t* words, std::uint32_t i) {
-  return (words[i / kLanes] >> (i % kLanes) & 1) != 0;
-}
-
 __device__ inline LaneEntries lane_entries(const ChunkBits& bits, unsigned list) {
-  LaneEntries out;
-#pragma unroll
-  for (unsigned h = 0; h < 2; ++h) {
-    const unsigned w = 4 * lane() + 2 * h;
-    const std::uint64_t nonzero = bits.nonzero[w] | std::uint64_t{bits.nonzero[w + 1]} << 32;
-    const std::uint64_t large = bits.large[w] | std::uint64_t{bits.large[w + 1]} << 32;
-    out.half[h] = list == kEvery ? nonzero : list == kOnes ? nonzero & ~large : large;
-  }
-  return out;
+  return LaneWords(bits).of(list);
 }
 
 /// The later half of `size`, chunks being rounded: the choice of how to write each segment, its

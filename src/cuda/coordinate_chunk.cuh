@@ -126,27 +126,21 @@ struct LargeLevels {
 /// In place of a level that takes more than 16 bits.
 inline constexpr std::uint32_t kLongLevel = 0xFFFF;
 
-/// By a whole warp: calls found(number, level) for every level above 1, in no order; returns the number
-/// of the lane's first. found may put something else in place of of[number].
+/// By a whole warp: calls found(number, level) for all levels above 1, whose entries are listed, in no
+/// order. found may put something else in place of of[number].
 template <typename Found>
-__device__ inline std::uint32_t find_large_levels(const ChunkInHand& chunk, LargeLevels& large,
-                                                  Found found) {
+__device__ inline void read_large_levels(const ChunkInHand& chunk, const LargeLevels& large,
+                                         std::uint32_t all, Found found) {
   constexpr unsigned kTogether = 4;  // entries on their way together
-  const LaneEntries entries = lane_entries(*chunk.bits, kOthers);
-  std::uint32_t all;
-  const std::uint32_t first = warp_exclusive_sum(entries.count(), all);
-  std::uint32_t at = first;
-  entries.visit([&](std::uint32_t i) { large.of[at++] = static_cast<std::uint16_t>(i); });
   __syncwarp();
-  const auto has_carried = [&](std::uint32_t i) { return has(chunk.bits->carried, i) ? 1u : 0u; };
   if (chunk.at_top != 0) {
 #pragma unroll 1
     for (std::uint32_t number = lane(); number < all; number += kLanes) {
       const std::uint32_t i = large.of[number];
-      found(number, chunk.level(i, has_carried(i)));
+      found(number, chunk.level(i, chunk.bits->carried(i)));
     }
     __syncwarp();
-    return first;
+    return;
   }
   for (std::uint32_t number = lane(); number < all; number += kTogether * kLanes) {
     const std::uint32_t own = large.of[number];
@@ -156,7 +150,7 @@ __device__ inline std::uint32_t find_large_levels(const ChunkInHand& chunk, Larg
     for (unsigned k = 0; k < kTogether; ++k) {
       const std::uint32_t i = number + k * kLanes < all ? large.of[number + k * kLanes] : own;
       x[k] = chunk.x(i);
-      carried |= has_carried(i) << k;
+      carried |= chunk.bits->carried(i) << k;
     }
 #pragma unroll
     for (unsigned k = 0; k < kTogether; ++k) {
@@ -166,6 +160,18 @@ __device__ inline std::uint32_t find_large_levels(const ChunkInHand& chunk, Larg
     }
   }
   __syncwarp();
+}
+
+/// By a whole warp: lists them, and does the same. Returns the number of the lane's first.
+template <typename Found>
+__device__ inline std::uint32_t find_large_levels(const ChunkInHand& chunk, LargeLevels& large,
+                                                  Found found) {
+  const LaneEntries entries = lane_entries(*chunk.bits, kOthers);
+  std::uint32_t all;
+  const std::uint32_t first = warp_exclusive_sum(entries.count(), all);
+  std::uint32_t at = first;
+  entries.visit([&](std::uint32_t i) { large.of[at++] = static_cast<std::uint16_t>(i); });
+  read_large_levels(chunk, large, all, found);
   return first;
 }
 

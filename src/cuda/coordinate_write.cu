@@ -7,7 +7,8 @@
 /// Mapping. A warp a chunk of 4,096 entries, lane l of a list's entries 128 l to 128 l + 127, word by
 /// word. Entries whose level is above 1 are first listed in shared memory, so that 128 of them are
 /// read and rounded together, neighbours of the list by neighbouring lanes. weigh
-/// adds up the bits of gaps and levels under the up to three parameters of each of the six sums;
+/// adds up the bits of gaps and levels under the up to three parameters of each of the six sums, those of
+/// the gaps of all three lists in one pass;
 /// the last warp of a segment chooses, lays the chunks' parts of its streams end to end and clears
 /// what they will fill. write_chunk: a lane counts its bits, a scan places them, it writes them,
 /// sharing its first and last word with its neighbours.
@@ -54,14 +55,66 @@ struct WeighedSums {
   }
 };
 
-/// By a whole warp.
-__device__ void take_gaps(const ChunkInHand& chunk, List list, SegmentSum sum, unsigned k,
-                          std::uint32_t count, WeighedSums& sums) {
-  Tries rest = {};
-  visit_gaps(
-      chunk, list, [](unsigned) {},
-      [&](unsigned, std::uint32_t gap) { add_rest(gap, k, kGapRawBits, rest); });
-  sums.take(sum, k, rest, count);
+/// What the gaps of a lane's entries take beyond the 1 + k bits of every word, in all three lists.
+struct GapRests {
+  Tries every = {}, ones = {}, others = {};
+};
+
+/// By a whole warp, each lane its own entries: weighs their gaps under the three parameters and those
+/// behind them, and lists the entries of levels above 1, of which the lane's first is number `at`. An
+/// entry is in the list of all and in one of the others.
+__device__ GapRests weigh_gaps(const ChunkInHand& chunk, const LaneWords& words, unsigned every_k,
+                               unsigned ones_k, unsigned others_k, LargeLevels& large,
+                               std::uint32_t at) {
+  // A lane has so few entries that of two sums each fits 16 bits.
+  static_assert(LaneEntries::kCount * (kRiceLimit + kGapRawBits) < 1u << 16);
+  GapRests rests;
+  Tries both = {};
+  std::uint32_t next = gap_begin(chunk, kEvery, words.of(kEvery)),
+                next_one = gap_begin(chunk, kOnes, words.of(kOnes)),
+                next_other = gap_begin(chunk, kOthers, words.of(kOthers));
+  std::uint64_t nonzero = words.nonzero[0], more = words.nonzero[1];
+  std::uint64_t above = words.large[0], more_above = words.large[1];
+#pragma unroll 1
+  for (unsigned w = 0; w < LaneEntries::kCount / kLanes; ++w) {
+    const std::uint32_t first = LaneEntries::first() + kLanes * w;
+    const auto larger = static_cast<std::uint32_t>(above);
+    for (auto left = static_cast<std::uint32_t>(nonzero); left != 0; left &= left - 1) {
+      const std::uint32_t i = first + static_cast<unsigned>(__ffs(static_cast<int>(left))) - 1;
+      const bool is_large = (larger & left & (0u - left)) != 0;
+      const std::uint32_t place = chunk.place + i;
+      const std::uint32_t gap = place - next, own = place - (is_large ? next_other : next_one);
+      const unsigned own_k = is_large ? others_k : ones_k;
+      const std::uint32_t own_unit = is_large ? 1u << 16 : 1u;
+      next = place + 1;
+      next_one = is_large ? next_one : next;
+      next_other = is_large ? next : next_other;
+      if (is_large) large.of[at++] = static_cast<std::uint16_t>(i);
+      if (gap >> every_k < kRiceLimit && own >> own_k < kRiceLimit) {
+#pragma unroll
+        for (unsigned j = 0; j < kRiceTries; ++j) {
+          rests.every[j] += gap >> (every_k + j);
+          both[j] += (own >> (own_k + j)) * own_unit;
+        }
+        continue;
+      }
+#pragma unroll
+      for (unsigned j = 0; j < kRiceTries; ++j) {
+        rests.every[j] += rice_bits(gap, every_k + j, kGapRawBits) - (1 + every_k + j);
+        both[j] += (rice_bits(own, own_k + j, kGapRawBits) - (1 + own_k + j)) * own_unit;
+      }
+    }
+    nonzero = nonzero >> 32 | more << 32;
+    above = above >> 32 | more_above << 32;
+    more >>= 32;
+    more_above >>= 32;
+  }
+#pragma unroll
+  for (unsigned j = 0; j < kRiceTries; ++j) {
+    rests.ones[j] = both[j] & 0xFFFFu;
+    rests.others[j] = both[j] >> 16;
+  }
+  return rests;
 }
 
 /// By a whole warp. `tried`: the parameters that are, for the sum of the lane's number.
@@ -73,15 +126,24 @@ __device__ std::uint32_t weigh_chunk(const ChunkInHand& chunk, bool tries_lists,
     return __shfl_sync(kAllLanes, tried.first, static_cast<int>(sum));
   };
   WeighedSums sums;
+  const LaneWords words(*chunk.bits);
+  std::uint32_t all;
+  std::uint32_t at = warp_exclusive_sum(words.of(kOthers).count(), all);
   if (tries_lists) {
-    take_gaps(chunk, kEvery, kEveryGaps, k_of(kEveryGaps), state.nonzero, sums);
-    take_gaps(chunk, kOnes, kOnesGaps, k_of(kOnesGaps), ones, sums);
-    take_gaps(chunk, kOthers, kOthersGaps, k_of(kOthersGaps), state.large, sums);
+    const unsigned every_k = k_of(kEveryGaps), ones_k = k_of(kOnesGaps),
+                   others_k = k_of(kOthersGaps);
+    const GapRests rests = weigh_gaps(chunk, words, every_k, ones_k, others_k, large, at);
+    sums.take(kEveryGaps, every_k, rests.every, state.nonzero);
+    sums.take(kOnesGaps, ones_k, rests.ones, ones);
+    sums.take(kOthersGaps, others_k, rests.others, state.large);
+  } else {
+    words.of(kOthers).visit(
+        [&](std::uint32_t i) { large.of[at++] = static_cast<std::uint16_t>(i); });
   }
   const unsigned every_k = k_of(kEveryLevels), others_k = k_of(kOthersLevels),
                  dense_k = k_of(kDenseLevels);
   Tries every = {}, others = {}, dense = {};
-  find_large_levels(chunk, large, [&](std::uint32_t, std::uint32_t level) {
+  read_large_levels(chunk, large, all, [&](std::uint32_t, std::uint32_t level) {
     add_rest(level - 1, every_k, kLevelBits, every);
     add_rest(level - 2, others_k, kLevelBits, others);
     add_rest(level, dense_k, kLevelBits, dense);
@@ -263,24 +325,23 @@ struct Stream {
 struct LevelReader {
   const ChunkInHand& chunk;
   const LargeLevels& levels;
-  std::uint32_t number;                                ///< of the next one above 1
-  std::uint32_t large = 0, nonzero = 0, negative = 0;  ///< of a word of entries
+  std::uint32_t number;  ///< of the next one above 1
+  MarkedWord word = {};
 
   __device__ void enter(unsigned w) {
-    const unsigned word = LaneEntries::kCount / kLanes * lane() + w;
-    large = chunk.bits->large[word];
-    nonzero = chunk.bits->nonzero[word];
-    negative = chunk.bits->negative[word];
+    word = load_word(*chunk.bits, LaneEntries::kCount / kLanes * lane() + w);
   }
   /// Of bit `bit` of word `w`.
   __device__ std::uint32_t next(unsigned w, unsigned bit) {
-    if ((large >> bit & 1) == 0) return nonzero >> bit & 1;
+    if ((word.large >> bit & 1) == 0) return word.nonzero >> bit & 1;
     const std::uint32_t level = levels.of[number++];
     if (level != kLongLevel) return level;
     const std::uint32_t i = LaneEntries::first() + kLanes * w + bit;
-    return chunk.level(i, has(chunk.bits->carried, i) ? 1 : 0);
+    return chunk.level(i, chunk.bits->carried(i));
   }
-  [[nodiscard]] __device__ RiceWord sign(unsigned bit) const { return {negative >> bit & 1, 1}; }
+  [[nodiscard]] __device__ RiceWord sign(unsigned bit) const {
+    return {word.negative >> bit & 1, 1};
+  }
 };
 
 template <Direction direction, typename Out>
@@ -293,7 +354,7 @@ __device__ void put_entries(const ChunkInHand& chunk, const Stream& stream, Leve
       const std::uint32_t first = LaneEntries::first() + kLanes * w;
       for (unsigned bit = 0; bit < kLanes && first + bit < chunk.entries; ++bit) {
         RiceWord word = rice_word<direction>(levels.next(w, bit), stream.level_k, kLevelBits);
-        if ((levels.nonzero >> bit & 1) != 0) word = join<direction>(word, levels.sign(bit));
+        if ((levels.word.nonzero >> bit & 1) != 0) word = join<direction>(word, levels.sign(bit));
         out.put(word);
       }
     }

@@ -11,7 +11,7 @@
 /// `layout_marks`, after which `states[job]` and the segments' `rank` and `bit` are final; then, a
 /// launch later, `write_segment` for each segment. Decoding: `count_segment` for each segment;
 /// then, a launch later, `open_marks` by a scanning block a job; then, a launch later,
-/// `read_segment` for each segment, or `load_segment` where the marks are used at once.
+/// `load_segment` for each segment.
 
 #include "coding/marks.hpp"
 #include "cuda/bit_stream.cuh"
@@ -69,7 +69,7 @@ class MarksPlanner {
   [[nodiscard]] MarksPlan finish_written() noexcept {
     return finish(true, coding::kMaxRiceBits + 1);
   }
-  /// Of sections that are read. `words`: whether what is read is kept (`read_segment`).
+  /// Of sections that are read. `words`: whether there is room for what is read.
   [[nodiscard]] MarksPlan finish_read(bool words = true) noexcept { return finish(words, 1); }
 
  private:
@@ -96,12 +96,22 @@ __device__ inline std::uint64_t* segment_words(const Frame& frame, const MarksPl
   return frame(plan.words) + frame(plan.jobs)[at.job].first_word + at.index * kSegmentWords;
 }
 
+/// The bits of segments' gaps under parameter k, of a section that is written.
+__device__ inline std::uint32_t* gap_bits_of(const Frame& frame, const MarksPlan& plan,
+                                             unsigned k) {
+  return frame(plan.gap_bits) + k * plan.segments.units;
+}
+
 namespace marks {
 
 /// The marks of a lane: 128 atoms of a segment.
 struct LaneMarks {
   std::uint64_t word[2];
   std::uint32_t next;  ///< the atom of the segment behind the last one kept before these
+
+  [[nodiscard]] __device__ std::uint32_t count() const {
+    return static_cast<std::uint32_t>(__popcll(word[0]) + __popcll(word[1]));
+  }
 };
 
 /// A whole warp calls it: every lane takes its own of the segment's words.
@@ -119,6 +129,22 @@ __device__ inline LaneMarks load_lane(const std::uint64_t* words) {
   }
   const std::uint32_t next = __shfl_up_sync(kAllLanes, behind, 1);
   return {{low, high}, lane() == 0 ? 0 : next};
+}
+
+/// Calls `visit(gap)` for the first of every run of kept atoms of the lane; the others have no gap. A run that comes from
+/// the words before has gap 0.
+template <typename Visit>
+__device__ inline void for_each_first_gap(const LaneMarks& marks, Visit visit) {
+  std::uint32_t next = marks.next;
+  for (unsigned w = 0; w < 2; ++w) {
+    const std::uint64_t word = marks.word[w];
+    const std::uint32_t base = 128 * lane() + 64 * w;
+    std::uint64_t firsts = word & ~(word << 1), lasts = word & ~(word >> 1);
+    for (; firsts != 0; firsts &= firsts - 1, lasts &= lasts - 1) {
+      visit(base + static_cast<std::uint32_t>(__ffsll(static_cast<long long>(firsts))) - 1 - next);
+      next = base + static_cast<std::uint32_t>(__ffsll(static_cast<long long>(lasts)));
+    }
+  }
 }
 
 /// Calls `visit(gap)` for every kept atom of the lane.
@@ -156,8 +182,8 @@ __device__ inline void write_map(const LaneMarks& marks, std::uint64_t segment,
 /// The gaps of a segment under parameter k, and its head. `stream` is the first bit of its gaps.
 __device__ inline void write_gaps(const LaneMarks& marks, unsigned k, std::uint64_t stream,
                                   std::uint32_t* section) {
-  std::uint32_t bits = 0, total;
-  for_each_gap(marks, [&](std::uint32_t gap) { bits += (gap >> k) + 1 + k; });
+  std::uint32_t bits = (1 + k) * marks.count(), total;
+  for_each_first_gap(marks, [&](std::uint32_t gap) { bits += gap >> k; });
   BitSetter out(section, stream + warp_exclusive_sum(bits, total));
   for_each_gap(marks, [&](std::uint32_t gap) {
     std::uint32_t ones = gap >> k;
@@ -170,28 +196,27 @@ __device__ inline void write_gaps(const LaneMarks& marks, unsigned k, std::uint6
 
 }  // namespace marks
 
-/// By a whole warp: counts what segment `at` keeps and what its gaps take, and leaves it in the segment's state. Lane
-/// k returns the bits of the gaps under parameter k, the lane behind those how many are kept. The
+/// By a whole warp: counts what segment `at` keeps and what its gaps take, and leaves both beside those of its
+/// neighbours. Lane k returns the bits of the gaps under parameter k, the lane behind those how many are kept. The
 /// segment's words must be written (by this warp, or a launch before).
 __device__ inline std::uint32_t count_gaps(const Frame& frame, const MarksPlan& plan,
                                            const UnitOf& at) {
+  constexpr unsigned kParameters = coding::kMaxRiceBits + 1;
   __syncwarp();  // words that this warp wrote are seen by all of it
   const marks::LaneMarks own = marks::load_lane(segment_words(frame, plan, at));
-  std::uint32_t bits[coding::kMaxRiceBits + 1] = {};
-  marks::for_each_gap(own, [&](std::uint32_t gap) {
-    for (unsigned k = 0; k <= coding::kMaxRiceBits; ++k) bits[k] += (gap >> k) + 1 + k;
+  std::uint32_t ones[kParameters] = {};
+  marks::for_each_first_gap(own, [&](std::uint32_t gap) {
+    for (unsigned k = 0; k < kParameters; ++k) ones[k] += gap >> k;
   });
-  const auto kept =
-      warp_sum(static_cast<std::uint32_t>(__popcll(own.word[0]) + __popcll(own.word[1])));
-  std::uint32_t mine = lane() == coding::kMaxRiceBits + 1 ? kept : 0;
-  for (unsigned k = 0; k <= coding::kMaxRiceBits; ++k) {
-    const std::uint32_t sum = warp_sum(bits[k]);
+  const std::uint32_t kept = warp_sum(own.count());
+  std::uint32_t mine = kept;
+  for (unsigned k = 0; k < kParameters; ++k) {
+    const std::uint32_t sum = warp_sum(ones[k]) + (1 + k) * kept;
     if (lane() == k) mine = sum;
   }
-  if (lane() <= coding::kMaxRiceBits)
-    frame(plan.gap_bits)[lane() * plan.segments.units + at.number] = mine;
+  if (lane() < kParameters) gap_bits_of(frame, plan, lane())[at.number] = mine;
   if (lane() == 0) frame(plan.kept)[at.number] = kept;
-  return mine;
+  return lane() <= kParameters ? mine : 0;
 }
 
 /// Adds what the lanes of a warp counted of segments to their job's.
@@ -201,10 +226,9 @@ __device__ inline void add_counted(MarksState& state, std::uint32_t mine) {
   if (lane() == coding::kMaxRiceBits + 1) atomicAdd(&state.kept, mine);
 }
 
-/// By a whole warp: `count_gaps` of segment `unit`, added to the job's.
+/// By a whole warp: `count_gaps` of segment `at`, added to the job's.
 __device__ inline void measure_segment(const Frame& frame, const MarksPlan& plan,
-                                       std::uint64_t unit) {
-  const UnitOf at = find_unit(frame, plan.segments, unit);
+                                       const UnitOf& at) {
   const std::uint32_t mine = count_gaps(frame, plan, at);
   add_counted(frame(plan.states)[at.job], mine);
 }
@@ -271,30 +295,28 @@ __device__ inline void layout_marks(const Frame& frame, const MarksPlan& plan, s
   sum_segments<kThreads>(segments, frame(plan.kept) + of.first_segment,
                          frame(plan.ranks) + of.first_segment);
   if (mode != 0) {
-    sum_segments<kThreads>(
-        segments, frame(plan.gap_bits) + (mode - 1) * plan.segments.units + of.first_segment,
-        frame(plan.bits) + of.first_segment);
+    sum_segments<kThreads>(segments, gap_bits_of(frame, plan, mode - 1) + of.first_segment,
+                           frame(plan.bits) + of.first_segment);
   }
   __syncthreads();  // ranks and state are seen by the whole block
 }
 
-/// By a whole warp: writes the segment's part of the section into `section`, staging memory that is
+/// By a whole warp: writes segment `at`'s part of the section into `section`, staging memory that is
 /// zero and aligned to 4 bytes; neighbours share words, so bits are set with atomicOr.
-__device__ inline void write_segment(const Frame& frame, const MarksPlan& plan, std::uint64_t unit,
+__device__ inline void write_segment(const Frame& frame, const MarksPlan& plan, const UnitOf& at,
                                      std::uint32_t* section) {
-  const UnitOf at = find_unit(frame, plan.segments, unit);
   const marks::LaneMarks own = marks::load_lane(segment_words(frame, plan, at));
   const std::uint32_t mode = frame(plan.states)[at.job].mode;
   if (mode == 0) return marks::write_map(own, at.index, section);
   const std::uint64_t segments = coding::marks_segments(frame(plan.jobs)[at.job].atoms);
   if (lane() == 0) {
     if (at.index == 0) marks::set_bits(section, mode);
-    const std::uint32_t bits = frame(plan.gap_bits)[(mode - 1) * plan.segments.units + unit];
-    const std::uint32_t head = frame(plan.kept)[unit] | (bits << 16);
+    const std::uint32_t bits = gap_bits_of(frame, plan, mode - 1)[at.number];
+    const std::uint32_t head = frame(plan.kept)[at.number] | (bits << 16);
     marks::set_bits(section + at.index, head << 8);
     marks::set_bits(section + at.index + 1, head >> 24);
   }
-  marks::write_gaps(own, mode - 1, 8 + 32 * segments + frame(plan.bits)[unit], section);
+  marks::write_gaps(own, mode - 1, 8 + 32 * segments + frame(plan.bits)[at.number], section);
 }
 
 namespace marks {
@@ -398,10 +420,9 @@ struct SegmentBits {
 
 }  // namespace marks
 
-/// By a whole warp: what segment `unit` states that it keeps, for `open_marks`. Any bytes will do.
-__device__ inline void count_segment(const Frame& frame, const MarksPlan& plan, std::uint64_t unit,
+/// By a whole warp: what segment `at` states that it keeps, for `open_marks`. Any bytes will do.
+__device__ inline void count_segment(const Frame& frame, const MarksPlan& plan, const UnitOf& at,
                                      const std::byte* body, std::uint64_t body_bytes) {
-  const UnitOf at = find_unit(frame, plan.segments, unit);
   const BitView view(body, body_bytes);
   std::uint32_t kept, bits = 0;
   if ((view.peek32(0) & 0xFFu) == 0) {
@@ -414,8 +435,8 @@ __device__ inline void count_segment(const Frame& frame, const MarksPlan& plan, 
     bits = head >> 16;
   }
   if (lane() != 0) return;
-  frame(plan.kept)[unit] = kept;
-  frame(plan.gap_bits)[unit] = bits;
+  frame(plan.kept)[at.number] = kept;
+  frame(plan.gap_bits)[at.number] = bits;
 }
 
 /// By a block of kThreads: checks frame and padding of the section at the front of `body`
@@ -474,15 +495,4 @@ __device__ inline bool load_segment(const Frame& frame, const MarksPlan& plan, c
   return good;
 }
 
-/// The same, into the segment's `words`.
-__device__ inline bool read_segment(const Frame& frame, const MarksPlan& plan, std::uint64_t unit,
-                                    const std::byte* body, std::uint64_t body_bytes) {
-  const UnitOf at = find_unit(frame, plan.segments, unit);
-  std::uint64_t word[2];
-  const bool good = load_segment(frame, plan, at, body, body_bytes, word);
-  std::uint64_t* const out = segment_words(frame, plan, at);
-  out[2 * lane()] = word[0];
-  out[2 * lane() + 1] = word[1];
-  return good;
-}
 }  // namespace atomo::cuda

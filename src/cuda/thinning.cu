@@ -422,7 +422,7 @@ __global__ void leave_out(Frame frame, Plan plan) {
   }
   const std::uint32_t of_segment = warp_sum(ones);
   if (lane() == 0) frame(plan.segments)[at.number].certain = of_segment;
-  measure_segment(frame, plan.marks, at.number);
+  measure_segment(frame, plan.marks, at);
 }
 
 }  // namespace

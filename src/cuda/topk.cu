@@ -414,7 +414,7 @@ __global__ void stage(Frame frame, Plan plan) {
   const UnitOf at = unit_of_warp(frame, plan.marks.segments);
   if (!at) return;
   const Job& job = frame(plan.jobs)[at.job];
-  write_segment(frame, plan.marks, at.number, frame(plan.sections) + job.first_word);
+  write_segment(frame, plan.marks, at, frame(plan.sections) + job.first_word);
   stage_values(frame.entries(job.layer), SegmentRange(job.n, at.index),
                segment_words(frame, plan.marks, at),
                frame(plan.values) + job.first_value + frame(plan.marks.ranks)[at.number]);

@@ -39,7 +39,7 @@ __global__ void count_kept(const Frames frames, const DecodePlan plan) {
   if (!at) return;
   const LayerState& layer = frame.layer(frame(plan.jobs)[at.job].layer);
   if (layer.decodes == 0) return;
-  count_segment(frame, plan.marks, at.number, frame.message + layer.body_at, layer.bytes);
+  count_segment(frame, plan.marks, at, frame.message + layer.body_at, layer.bytes);
 }
 
 /// k marks, zeros up to a whole word, and nothing but their values behind them.

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <iostream>
+#include <limits>
 
 #include "cuda/tuning.hpp"
 #include "format/chunk_body.hpp"
@@ -111,6 +113,24 @@ TEST(TinyTensors, AreTheCpus) {
     }
   }
   EXPECT_GE(overspent, 6 * 4);
+}
+
+/// Chunks of coordinates whose largest entries have no level above them in f32, beside others.
+TEST(CoordinatesAtTheTop, AreTheCpus) {
+  const Shape shape{3 * 4096 + 50};
+  for (const char* how : {"bits=0.5", "bits=1", "bits=5", "keep=0.1"}) {
+    const Codec codec = Codec::parse(std::string("atomo:atoms=coordinate,") + how);
+    auto x = test::heavy_tailed(shape.elements(), 8, 30);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      if (i / 4096 == 1 || i % 40 != 3) continue;
+      const float part = 1 - static_cast<float>(i % 7) * (i % 3 == 0 ? 0x1p-20f : 0.03f);
+      x[i] = std::copysign(std::numeric_limits<float>::max() * part, x[i]);
+    }
+    const auto expected = test::encode_on_cpu(codec, x, shape, {.seed = 3});
+    const auto m = test::encode(codec, x, shape, {.seed = 3});
+    ASSERT_EQ(m.status, expected.status) << how;
+    ASSERT_TRUE(m.bytes == expected.bytes) << how;
+  }
 }
 
 /// Tensors of several tiles of 16,384 entries, of which a device lists the candidates of top-k: up to an
