@@ -8,8 +8,8 @@
 ///           word among the places of the bodies and gathers the word's bits from the pieces that
 ///           hold them, found among their ends.
 /// seal      A warp hashes blocks of 4 KiB (checksum.cuh); the block that comes last writes the
-///           header. Before that, and only when a layer of fixed length has an Inf or NaN, one block
-///           closes the gap.
+///           header. Before that, and only when a layer of fixed length has an Inf or NaN, the block
+///           that comes first closes the gap, and the others wait for it.
 ///
 /// Traffic: bodies of varying length are read and written once by `assemble`, all bodies are read
 /// once by `seal`: two reads and a write of the compressed bytes, of which the least possible is
@@ -26,6 +26,7 @@
 #include "cuda/checksum.cuh"
 #include "cuda/cub.cuh"
 #include "cuda/message_head.cuh"
+#include "cuda/rounds.cuh"
 #include "format/container_rules.hpp"
 
 namespace atomo::cuda {
@@ -65,7 +66,6 @@ void plan_frame(std::span<const LayerPlan> layers, std::span<const std::uint16_t
     }
     fills.add(divide_up(layer.n, kFillEntries));
     plan.max_bytes += padded(layer.max_body_bytes);
-    plan.fixed_layers = plan.fixed_layers || fixed_bytes > 0;
     plan.staged_layers = plan.staged_layers || (layer.n > 0 && fixed_bytes == 0);
     if (layer.n == 0 || layer.price_rule.budget_bits == 0) continue;
     if (layer.price_rule.pool == price::Pool::atoms) plan.pooled[kAtomsPool] = true;
@@ -307,38 +307,44 @@ __global__ void assemble_bodies(const Frame frame) {
 
 // ---- seal
 
-constexpr unsigned kMoveThreads = 512;
-
-/// Moves words of the message down, by a whole block.
-__device__ void move_down(const Frame& frame, std::uint64_t to, std::uint64_t from,
-                          std::uint64_t bytes) {
-  constexpr unsigned kWords = 16;  // of a thread at a time
-  const std::uint64_t step = std::uint64_t{kWords} * 4 * blockDim.x;
-  for (std::uint64_t done = 0; done < bytes; done += step) {
-    std::uint32_t words[kWords];
-    for (unsigned k = 0; k < kWords; ++k) {
-      const std::uint64_t at = done + 4 * (k * blockDim.x + threadIdx.x);
-      words[k] = at < bytes ? load_word(frame.message + from + at) : 0;
+/// Moves `count` words down, by a whole block.
+template <typename Word>
+__device__ void move_down(Word* to, const Word* from, std::uint64_t count) {
+  constexpr unsigned kOwn = 16;  // of a thread at a time
+  const unsigned step = kOwn * blockDim.x;
+  for (; count > 0; from += step, to += step) {
+    const auto some = static_cast<unsigned>(count < step ? count : step);
+    Word words[kOwn];
+    unsigned at = not_ahead(threadIdx.x);
+#pragma unroll
+    for (unsigned k = 0; k < kOwn; ++k, at += blockDim.x) words[k] = at < some ? from[at] : Word{0};
+    __syncthreads();  // what is stored now lies in front of all that is still to be read
+    at = not_ahead(threadIdx.x);
+#pragma unroll
+    for (unsigned k = 0; k < kOwn; ++k, at += blockDim.x) {
+      if (at < some) to[at] = words[k];
     }
-    __syncthreads();
-    for (unsigned k = 0; k < kWords; ++k) {
-      const std::uint64_t at = done + 4 * (k * blockDim.x + threadIdx.x);
-      if (at < bytes) store_word(frame.message + to + at, words[k]);
-    }
-    __syncthreads();
+    count -= some;
   }
 }
 
-/// Takes the bodies of layers out that were found non-finite when their places were known.
-__global__ void close_gaps(const Frame frame) {
+/// Takes the bodies of layers out that were found non-finite when their places were known; by a whole
+/// block.
+__device__ void close_gaps(const Frame& frame) {
   MessageState& state = frame.state();
-  if (state.gaps == 0) return;
+  std::byte* const message = frame.message;
+  const bool aligned = reinterpret_cast<std::uintptr_t>(message) % 4 == 0;
   std::uint64_t to = frame.plan.head_bytes;
   for (std::uint32_t i = 0; i < frame.plan.count; ++i) {
     LayerState& layer = frame.layer(i);
     const std::uint64_t from = layer.body_at;
     const std::uint64_t bytes = (layer.flags & LayerRecord::kNonFinite) != 0 ? 0 : layer.bytes;
-    if (from != to) move_down(frame, to, from, padded(bytes));
+    if (from != to && aligned) {
+      move_down(reinterpret_cast<std::uint32_t*>(message + to),
+                reinterpret_cast<const std::uint32_t*>(message + from), padded(bytes) / 4);
+    } else if (from != to) {
+      move_down(message + to, message + from, padded(bytes));
+    }
     __syncthreads();
     if (threadIdx.x == 0 && layer.bytes != bytes) {
       layer.bytes = 0;
@@ -350,6 +356,23 @@ __global__ void close_gaps(const Frame frame) {
   if (threadIdx.x != 0) return;
   state.total_bytes = to;
   frame.notice(Status::non_finite);
+}
+
+/// By all blocks of a grid, where there are gaps: the block that comes first closes them, and the others
+/// wait for it, which runs.
+__device__ void close_gaps_first(const Frame& frame) {
+  MessageState& state = frame.state();
+  auto& first = shared<BlockFlag>();
+  if (threadIdx.x == 0) first.value = take_ticket(&state.arrived) == 0 ? 1 : 0;
+  __syncthreads();
+  if (first.value != 0) {
+    close_gaps(frame);
+    __syncthreads();
+    if (threadIdx.x == 0) take_ticket(&state.closed);
+  } else if (threadIdx.x == 0) {
+    wait_for_tickets(&state.closed, 1);
+  }
+  __syncthreads();
 }
 
 __device__ void write_header(const Frame& frame, std::uint64_t* bytes, Status* status) {
@@ -371,8 +394,10 @@ __device__ void write_header(const Frame& frame, std::uint64_t* bytes, Status* s
   *status = static_cast<Status>(state.notices) | (overspent ? Status::overspent : Status::ok);
 }
 
-__global__ void seal_message(const Frame frame, std::uint64_t* bytes, Status* status) {
+__global__ void __launch_bounds__(kScanThreads)
+    seal_message(const Frame frame, std::uint64_t* bytes, Status* status) {
   MessageState& state = frame.state();
+  if (state.gaps != 0) close_gaps_first(frame);
   add_checksums(bodies_of(frame, state.head_bytes, state.total_bytes),
                 {warp_in_grid(), warps_in_grid()}, state.checksum);
   if (is_last_block(state.tickets) && warp_in_block() == 0) write_header(frame, bytes, status);
@@ -397,9 +422,9 @@ void assemble(const Frame& frame, Queue& queue) {
 }
 
 void seal(const Frame& frame, std::uint64_t* bytes, Status* status, Queue& queue) {
-  if (frame.plan.fixed_layers) queue.launch_blocks(close_gaps, 1, kMoveThreads, 0, frame);
-  queue.launch_warps(seal_message, checksum_warps(frame.plan.max_bytes - frame.plan.head_bytes),
-                     frame, bytes, status);
+  const std::uint64_t warps = checksum_warps(frame.plan.max_bytes - frame.plan.head_bytes);
+  queue.launch_blocks(seal_message, divide_up(warps, kScanThreads / kLanes), kScanThreads, 0, frame,
+                      bytes, status);
 }
 
 }  // namespace atomo::cuda

@@ -64,8 +64,8 @@ void begin_own(const Frames& frames, ConstBytes tables, std::span<const ConstTen
 void place(const Frame& frame, Queue& queue);
 /// Bodies of varying length, from the workspace. One launch, none without such layers.
 void assemble(const Frame& frame, Queue& queue);
-/// Checksums and header. `bytes` and `status` are device words; `status` may be null. One launch,
-/// and one before it where layers have bodies of fixed length.
+/// Gaps closed, checksums and header. `bytes` and `status` are device words; `status` may be null. One
+/// launch.
 void seal(const Frame& frame, std::uint64_t* bytes, Status* status, Queue& queue);
 
 /// First launches of a decode, over all messages at once: `begin`, then one that parses and checks

@@ -128,6 +128,8 @@ struct MessageState {
   LearntRanks ranks;                      ///< encoding: of the layers' sketches
   std::uint32_t later_status = 0;         ///< what the head comes to if that checksum holds
   std::uint64_t stated_checksum = 0;      ///< decoding: of the bodies, as the header has it
+  std::uint32_t arrived = 0;              ///< where there are gaps: blocks that are to close them
+  std::uint32_t closed = 0;               ///< 1: one of them has
 };
 
 /// A kind of the head's tables, as decoding compares it.
@@ -163,7 +165,6 @@ struct FramePlan {
   std::uint64_t zeroed_bytes = 0, message_bytes = 0, messages_bytes = 0;
   std::uint16_t flags = 0;     ///< of the header
   bool pooled[2] = {};         ///< layers with a budget share the pool's price
-  bool fixed_layers = false;   ///< there are bodies of fixed length
   bool staged_layers = false;  ///< there are bodies of varying length
 
   /// Whether bodies stand where the plan says: all are of fixed length. Gaps are closed in the end.

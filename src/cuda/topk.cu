@@ -8,10 +8,12 @@
 ///
 /// Mapping: analyse, three launches, a block of 256 threads a tile of 16,384 entries:
 ///   count_digits      counts the first digit in shared memory, adds to its job's histogram
-///   gather            marks the entries above the digit's value, lists those that have it, the
-///                     candidates, and counts their second digit; a warp takes 16 rows of 32 entries
-///                     at a time, whose marks are ballots
-///   count_candidates  counts the last digit of those that still agree
+///   gather            lists the candidates, entries that have the digit's value or are above it, and
+///                     counts the second digit of the former; where more than one entry in 32 is kept,
+///                     those above it are marked and not listed. A warp takes 16 rows of 32 entries at a
+///                     time; a lane has a bit for each of its 16
+///   count_candidates  counts the last digit of those that still agree, few enough to be added to the
+///                     job's histogram one by one
 /// The block that finishes a job last chooses the digit and leaves the histogram zero. A job of one
 /// tile needs no histogram elsewhere. Digit 0 is never counted: it is what is left when no other
 /// reaches k, and a tensor full of zeros would have all threads wait for one counter. There is room
@@ -43,45 +45,18 @@
 #include "cuda/topk.cuh"
 
 #include "cuda/kept_entries.cuh"
-#include "cuda/rounds.cuh"
+#include "cuda/topk_tile.cuh"
 #include "format/topk_body.hpp"
 
 namespace atomo::cuda::topk {
 namespace {
 
-constexpr std::uint64_t kTile = 16384;
-constexpr unsigned kBins = 2048;
 /// Rows of 32 entries that a warp gathers at a time.
 constexpr unsigned kGatherRows = 16;
 
-/// Candidates that there is room for in each tile of a tensor.
-__host__ __device__ constexpr std::uint32_t candidates_of_tile(std::uint64_t n) {
-  return static_cast<std::uint32_t>(((n < kTile ? n : kTile) + 7) / 8);
-}
-
-struct Bins {
-  std::uint32_t count[kBins];
-};
 struct Found {
   std::uint32_t count;
 };
-
-/// Bits of the magnitude that a pass looks at.
-struct Digit {
-  unsigned shift, width;
-
-  __device__ explicit Digit(unsigned pass) : shift(20 - 10 * pass), width(pass == 0 ? 11 : 10) {}
-  __device__ std::uint32_t bins() const { return 1u << width; }
-  __device__ std::uint32_t of(std::uint32_t magnitude) const {
-    return (magnitude >> shift) & (bins() - 1);
-  }
-  /// The bits above the digit; there are none in the first pass.
-  __device__ std::uint32_t prefix(std::uint32_t magnitude) const {
-    return magnitude >> shift >> width;
-  }
-};
-
-__device__ std::uint32_t magnitude(float x) { return __float_as_uint(x) & 0x7FFFFFFFu; }
 
 /// By a whole block: counts the digits of a tile's entries that agree with `key` above. Returns
 /// true in the threads that saw an Inf or NaN.
@@ -102,64 +77,9 @@ __device__ bool count_tile(const Entries& x, std::uint64_t begin, std::uint64_t 
   return largest >= 0x7F800000u;
 }
 
-/// By a whole block: the largest digit that, with those above it, reaches what is wanted.
-__device__ void choose_digit(const Job& job, State& state, unsigned pass, Digit digit,
-                             std::uint32_t* bins) {
-  const std::uint32_t wanted = pass == 0 ? job.keep : state.ties;
-  const std::uint32_t key = state.key, top = digit.bins() - 1;
-  if (threadIdx.x == 0) bins[0] = wanted;  // all that is left
-  __syncthreads();
-  scan_blockwide<std::uint32_t>(
-      digit.bins(), [&](std::uint64_t i) { return bins[top - i]; },
-      [&](std::uint64_t i, std::uint32_t above) {
-        const std::uint32_t value = top - static_cast<std::uint32_t>(i);
-        if (above >= wanted || bins[value] < wanted - above) return;
-        state.key = key | (value << digit.shift);
-        state.ties = wanted - above;
-      });
-}
-
-/// A tile of a job, and the job's counts of a digit in shared memory, zero at first.
-struct Tile {
-  UnitOf at;
-  const Job& job;
-  State& state;
-  std::uint64_t begin, end;
-  std::uint32_t* bins;
-
-  __device__ Tile(const Frame& frame, const Plan& plan, std::uint64_t unit)
-      : at(find_unit(frame, plan.tiles, unit)),
-        job(frame(plan.jobs)[at.job]),
-        state(frame(plan.states)[at.job]),
-        begin(at.index * kTile),
-        end(job.n - begin < kTile ? job.n : begin + kTile),
-        bins(shared<Bins>().count) {
-    for (unsigned b = threadIdx.x; b < kBins; b += kScanThreads) bins[b] = 0;
-    __syncthreads();
-  }
-  /// By a whole block: the tile is counted.
-  __device__ void finish(const Frame& frame, const Plan& plan, unsigned pass) const {
-    const Digit digit(pass);
-    __syncthreads();
-    if (job.tiles > 1) {
-      std::uint32_t* const all = frame(plan.histograms) + std::uint64_t{job.histogram} * kBins;
-      for (unsigned b = threadIdx.x; b < digit.bins(); b += kScanThreads) {
-        if (bins[b] != 0) atomicAdd(&all[b], bins[b]);
-      }
-      if (!block_comes_last(&state.tickets, job.tiles)) return;
-      for (unsigned b = threadIdx.x; b < digit.bins(); b += kScanThreads)
-        bins[b] = atomicExch(&all[b], 0u);
-    }
-    choose_digit(job, state, pass, digit, bins);
-  }
-  [[nodiscard]] __device__ std::uint32_t capacity() const { return candidates_of_tile(job.n); }
-  [[nodiscard]] __device__ Candidate* candidates(const Frame& frame, const Plan& plan) const {
-    return frame(plan.candidates) + job.first_candidate + at.index * capacity();
-  }
-};
-
 __global__ void __launch_bounds__(kScanThreads, 4) count_digits(Frame frame, Plan plan) {
   const Tile tile(frame, plan, blockIdx.x);
+  tile.clear(Digit(0));
   const Entries x = frame.entries(tile.job.layer);
   if (count_tile(x, tile.begin, tile.job.n, Digit(0), 0, tile.bins))
     frame.mark_non_finite(tile.job.layer);
@@ -176,30 +96,51 @@ __device__ void put_marks(std::uint32_t marked, std::uint64_t at, std::uint64_t 
   if (lane() % 16 == 0 && at < end) words[(at - begin) / 64] = half | (std::uint64_t{upper} << 32);
 }
 
-/// By a whole warp: lists the entries of the rows from `base` on that have the digit, bit k of
-/// `equal` for entry `base` + 32 k + lane, and counts their second digits.
+/// Bit k: v[k] has a magnitude of at least `least`, which is the sign of `least` - 1 - magnitude.
+__device__ std::uint32_t which_reach(const float (&v)[kGatherRows], std::uint32_t least) {
+  std::uint32_t reached = 0;
+#pragma unroll
+  for (unsigned k = kGatherRows; k > 0; --k)
+    reached = __funnelshift_l(least - 1 - magnitude(v[k - 1]), reached, 1);
+  return reached;
+}
+
+/// By a whole warp: bit l of the word of lane k is bit k of lane l, where k is a row.
+__device__ std::uint32_t words_of_rows(std::uint32_t marked) {
+  std::uint32_t word = 0;
+#pragma unroll
+  for (unsigned k = 0; k < kGatherRows; ++k) {
+    const std::uint32_t row = __ballot_sync(kAllLanes, (marked >> k & 1u) != 0);
+    if (lane() == k) word = row;
+  }
+  return word;
+}
+
+/// By a whole warp: lists the entries of the rows from `base` on that `listed` has, bit k for entry
+/// `base` + 32 k + lane, and counts the second digits of those below `high`.
 __device__ void list_candidates(const Entries& x, const Tile& tile, std::uint64_t base,
-                                std::uint32_t equal, std::uint32_t* found, Candidate* candidates) {
+                                std::uint32_t listed, std::uint32_t high, std::uint32_t* found,
+                                Candidate* candidates) {
   std::uint32_t total;
-  std::uint32_t place = warp_exclusive_sum(static_cast<std::uint32_t>(__popc(equal)), total);
+  std::uint32_t place = warp_exclusive_sum(static_cast<std::uint32_t>(__popc(listed)), total);
   if (total == 0) return;
   std::uint32_t before = lane() == 0 ? atomicAdd(found, total) : 0;
   before = __shfl_sync(kAllLanes, before, 0);
   place += before;
   const Digit second(1);
   const std::uint32_t capacity = tile.capacity();
-  for (; equal != 0; equal &= equal - 1) {
-    const auto row = static_cast<std::uint32_t>(__ffs(static_cast<int>(equal)) - 1);
+  for (; listed != 0; listed &= listed - 1) {
+    const auto row = static_cast<std::uint32_t>(__ffs(static_cast<int>(listed)) - 1);
     const std::uint64_t at = base + row * kLanes + lane();
     const std::uint32_t m = magnitude(x(at)), d = second.of(m);
-    if (d != 0) atomicAdd(&tile.bins[d], 1u);
+    if (d != 0 && m < high) atomicAdd(&tile.bins[d], 1u);
     if (place < capacity) candidates[place] = {m, static_cast<std::uint32_t>(at - tile.begin)};
     ++place;
   }
 }
 
-/// By a whole block: a tile's words and candidates, whose second digits are counted. Returns how
-/// many candidates there are.
+/// By a whole block: a tile's candidates, whose second digits are counted. Returns how many there are. `words` is null,
+/// or gets the marks of entries above the digit, which are no candidates then.
 __device__ std::uint32_t gather_tile(const Entries& x, const Tile& tile, std::uint32_t* words,
                                      Candidate* candidates) {
   auto& found = shared<Found>();
@@ -214,24 +155,22 @@ __device__ std::uint32_t gather_tile(const Entries& x, const Tile& tile, std::ui
        base += kGatherRows * kScanThreads) {
     float v[kGatherRows];
     load_rows(x, base + lane(), kLanes, tile.end, v);
-    std::uint32_t word = 0, equal = 0;
-#pragma unroll
-    for (unsigned k = 0; k < kGatherRows; ++k) {
-      const std::uint32_t m = magnitude(v[k]);
-      const std::uint32_t above = __ballot_sync(kAllLanes, m >= high);
-      if (lane() == k) word = above;
-      equal |= m >= low && m < high ? 1u << k : 0u;
-    }
+    std::uint32_t listed = which_reach(v, low);
     const auto left = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(tile.end - base, std::uint64_t{kGatherRows} * kLanes));
     if (left < kGatherRows * kLanes) {  // rows of entries that there are
       const std::uint32_t rows = (left + kLanes - 1 - lane()) / kLanes;
-      equal &= (1u << rows) - 1;
+      listed &= (1u << rows) - 1;
     }
-    // A word of 64 marks is stored whole.
-    if (lane() < kGatherRows && lane() / 2 * 64 < left)
-      words[(base - tile.begin) / kLanes + lane()] = word;
-    list_candidates(x, tile, base, equal, &found.count, candidates);
+    if (words != nullptr) {
+      const std::uint32_t above = which_reach(v, high);
+      listed &= ~above;
+      const std::uint32_t word = words_of_rows(above);
+      // A word of 64 marks is stored whole.
+      if (lane() < kGatherRows && lane() / 2 * 64 < left)
+        words[(base - tile.begin) / kLanes + lane()] = word;
+    }
+    list_candidates(x, tile, base, listed, high, &found.count, candidates);
   }
   __syncthreads();
   return found.count;
@@ -240,11 +179,12 @@ __device__ std::uint32_t gather_tile(const Entries& x, const Tile& tile, std::ui
 __global__ void __launch_bounds__(kScanThreads, 4) gather(Frame frame, Plan plan) {
   const std::uint64_t unit = plan.tiles.units - 1 - blockIdx.x;
   const Tile tile(frame, plan, unit);
+  tile.clear(Digit(1));
   const MarksJob& marks = frame(plan.marks.jobs)[tile.at.job];
+  std::uint64_t* const words = frame(plan.marks.words) + marks.first_word + tile.begin / 64;
   const std::uint32_t found =
       gather_tile(frame.entries(tile.job.layer), tile,
-                  reinterpret_cast<std::uint32_t*>(frame(plan.marks.words) + marks.first_word +
-                                                   tile.begin / 64),
+                  tile.job.lists_above() ? nullptr : reinterpret_cast<std::uint32_t*>(words),
                   tile.candidates(frame, plan));
   if (threadIdx.x == 0) frame(plan.found)[unit] = found;
   const std::uint64_t segment = tile.begin / kKeptSegment + threadIdx.x;
@@ -252,19 +192,42 @@ __global__ void __launch_bounds__(kScanThreads, 4) gather(Frame frame, Plan plan
   tile.finish(frame, plan, 1);
 }
 
+/// By a whole block: counts the digits of candidates that agree with `key` above, which are few. Equal ones of a
+/// warp are counted at once.
+__device__ void count_listed(const Candidate* candidates, std::uint32_t found, Digit digit,
+                             std::uint32_t key, std::uint32_t* bins) {
+#pragma unroll 1
+  for (std::uint32_t base = kLanes * warp_in_block(); base < found; base += kScanThreads) {
+    const std::uint32_t i = base + lane();
+    const std::uint32_t m = i < found ? candidates[i].magnitude : 0, d = digit.of(m);
+    const bool agrees = d != 0 && digit.prefix(m) == digit.prefix(key);
+    const std::uint32_t agreeing = __ballot_sync(kAllLanes, agrees);
+    if (agreeing == 0) continue;
+    const int first = __ffs(static_cast<int>(agreeing)) - 1;
+    const bool as_first = d == __shfl_sync(kAllLanes, d, first);
+    const std::uint32_t same = __ballot_sync(kAllLanes, agrees && as_first);
+    if (lane() == static_cast<unsigned>(first))
+      atomicAdd(&bins[d], static_cast<std::uint32_t>(__popc(same)));
+    else if (agrees && !as_first)
+      atomicAdd(&bins[d], 1u);
+  }
+}
+
 __global__ void __launch_bounds__(kScanThreads, 4) count_candidates(Frame frame, Plan plan) {
   const Tile tile(frame, plan, blockIdx.x);
   const Digit digit(2);
   const std::uint32_t found = frame(plan.found)[blockIdx.x], key = tile.state.key;
-  if (found > tile.capacity()) {
-    count_tile(frame.entries(tile.job.layer), tile.begin, tile.job.n, digit, key, tile.bins);
-  } else {
-    const Candidate* const candidates = tile.candidates(frame, plan);
-    for (std::uint32_t i = threadIdx.x; i < found; i += kScanThreads) {
-      const std::uint32_t m = candidates[i].magnitude, d = digit.of(m);
-      if (d != 0 && digit.prefix(m) == digit.prefix(key)) atomicAdd(&tile.bins[d], 1u);
-    }
+  const bool listed = found <= tile.capacity();
+  if (listed && tile.job.tiles > 1) {
+    std::uint32_t* const all = tile.histogram(frame, plan);
+    count_listed(tile.candidates(frame, plan), found, digit, key, all);
+    return tile.choose_behind_all(all, 2, digit);
   }
+  tile.clear(digit);
+  if (listed)
+    count_listed(tile.candidates(frame, plan), found, digit, key, tile.bins);
+  else
+    count_tile(frame.entries(tile.job.layer), tile.begin, tile.job.n, digit, key, tile.bins);
   tile.finish(frame, plan, 2);
 }
 

@@ -20,6 +20,9 @@ struct Job {
   std::uint32_t keep = 0;
   std::uint32_t tiles = 0;
   std::uint32_t histogram = 0;  ///< the job's in `histograms`, where there are several tiles
+
+  /// Whether entries above the first digit are few enough to stand among the candidates.
+  [[nodiscard]] __host__ __device__ bool lists_above() const { return keep <= n / 32; }
 };
 
 /// One a job; zeroed.

@@ -40,8 +40,10 @@ class Iteration:
         return [part for part in self.parts if not isinstance(part, tuple)]
 
 
-def _score(instruction, avoided, preferred):
+def _score(instruction, avoided, preferred, spared):
     opcode = instruction.opcode
+    if spared and re.search(spared, opcode):
+        return -_PREFERRED
     if re.search(_NARROW, opcode) or (avoided and re.search(avoided, opcode)):
         return 0
     return instruction.bytes + (_PREFERRED if preferred and re.search(preferred, opcode) else 0)
@@ -73,6 +75,7 @@ class Walk:
         self.rules = description.get("loops", [])
         self.unit = description.get("unit")
         self.avoided, self.preferred = description.get("avoid"), description.get("prefer")
+        self.spared = description.get("spare")
         self.ticket = description.get("ends") or description.get("last")
         self.latencies = description.get("latency", {})
         self.iterations = {}
@@ -127,7 +130,7 @@ class Walk:
                              if target not in loop.blocks]
             else:
                 instructions = self.kernel.blocks[number].instructions
-                score += sum(_score(line, self.avoided, self.preferred) for line in instructions)
+                score += sum(_score(line, self.avoided, self.preferred, self.spared) for line in instructions)
                 length -= len(instructions) + sum(self._callee(target).instructions for line in instructions
                                                   if line.name == "CALL" for target in line.targets)
                 following = self.kernel.blocks[number].next

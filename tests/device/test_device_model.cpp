@@ -165,6 +165,54 @@ TEST(DeviceModelOfGrids, MessagesAreTheCpus) {
   test::expect_the_cpus_messages(on_host, on_device, gradients, buffers, 1);
 }
 
+/// Gaps of bodies that are longer than what a block moves at once, at the front, the end, several, wherever the message
+/// stands; captured once, so that a message with gaps comes before and behind one without.
+TEST(DeviceModelOfGaps, MessagesAreTheCpus) {
+  const auto policy = Policy::parse(
+      "a=sign; b=qsgd:bits=8; c=minmax:bits=4; d=identity; e=natural; f=terngrad; "
+      "g=identity:dtype=f16; h=randomk:keep=0.1; i=identity:dtype=e4m3");
+  std::vector<LayerSpec> specs;
+  for (const char name : std::string("abcdefghi"))
+    specs.push_back({std::string(1, name), {name % 2 == 0 ? 210 : 3, 90 + name % 5}});
+  Compressor on_host(specs, policy), on_device(specs, policy, kOnDevice);
+  test::Gradients gradients(specs);
+  const auto sound = gradients.values();
+  const test::ModelBuffers buffers(on_device);
+  for (const std::size_t offset : {0, 1, 4}) {
+    const test::Memory payload(on_device.max_encoded_bytes(), offset);
+    const test::Captured captured([&](Stream stream) {
+      Context context = buffers.context();
+      context.stream = stream;
+      EXPECT_EQ(
+          on_device.encode(gradients.views(), {.seed = 1},
+                           {payload.data(), payload.bytes().size(), buffers.bytes.data()}, context),
+          Status::ok);
+    });
+    for (const std::vector<std::size_t>& broken :
+         std::vector<std::vector<std::size_t>>{{0},
+                                               {},
+                                               {2},
+                                               {8},
+                                               {0, 1, 5},
+                                               {},
+                                               {1, 2, 3, 4, 5, 6, 7},
+                                               {0, 1, 2, 3, 4, 5, 6, 7, 8}}) {
+      gradients.values() = sound;
+      for (const std::size_t layer : broken)
+        gradients.values()[layer].back() = std::numeric_limits<float>::infinity();
+      gradients.upload();
+      captured.replay(buffers.stream);
+      buffers.stream.wait();
+      const auto expected = test::encode_on_host(on_host, gradients.on_host(), {.seed = 1});
+      ASSERT_EQ(expected.status, broken.empty() ? Status::ok : Status::non_finite);
+      EXPECT_EQ(buffers.status.get(), expected.status);
+      ASSERT_EQ(buffers.bytes.get(), expected.bytes.size());
+      EXPECT_TRUE(payload.get(expected.bytes.size()) == expected.bytes)
+          << "offset " << offset << ", " << broken.size() << " layers";
+    }
+  }
+}
+
 /// With so many layers more than one launch says where bodies of fixed lengths stand; layers of the first and of a
 /// later one are not finite.
 TEST(DeviceModelOfManyLayers, MessagesAreTheCpus) {

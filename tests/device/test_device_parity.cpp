@@ -141,6 +141,7 @@ TEST(TopKTiles, AreTheCpus) {
   using Pattern = float (*)(std::size_t, float);
   const std::initializer_list<Pattern> patterns = {
       [](std::size_t i, float) { return 1 + static_cast<float>(i % 7) * 0x1p-20f; },
+      [](std::size_t, float x) { return x; },
       [](std::size_t i, float x) { return i < kTile ? -1.0f : x; },
       [](std::size_t i, float) { return i % 4099 == 0 ? 2.0f : 0.0f; },
       [](std::size_t i, float) { return i % kTile < 2048 ? 1.0f : 0x1p-9f; },
@@ -149,8 +150,9 @@ TEST(TopKTiles, AreTheCpus) {
   for (const Pattern pattern : patterns) {
     std::vector<float> x(kEntries);
     for (std::size_t i = 0; i < kEntries; ++i) x[i] = pattern(i, bell[i]);
-    for (const std::size_t keep : {std::size_t{1}, std::size_t{13}, std::size_t{2049},
-                                   std::size_t{6000}, kTile + 1, kEntries - 1}) {
+    for (const std::size_t keep :
+         {std::size_t{1}, std::size_t{13}, kEntries / 32, kEntries / 32 + 1, std::size_t{2049},
+          std::size_t{6000}, kTile + 1, kEntries - 1}) {
       const Codec codec = Codec::parse("topk:keep=" + std::to_string(keep));
       const Shape shape{static_cast<std::int64_t>(kEntries)};
       const auto expected = test::encode_on_cpu(codec, x, shape, {.seed = 2});

@@ -81,6 +81,10 @@ class Ways(unittest.TestCase):
         walk = paths.Walk(kernel(), {**RULES, "prefer": "^MEMBAR"})
         self.assertEqual(walk.whole.cost.counts["memory"], 16 + 6)
 
+    def test_what_is_spared_is_passed_by(self):
+        walk = paths.Walk(kernel(), {**RULES, "spare": r"^STG\.E$"})
+        self.assertEqual(walk.whole.cost.counts["memory"], 16 + 6)
+
     def test_the_hot_loop_and_its_chain(self):
         _, hot = paths.Walk(kernel(), RULES).hot_loop()
         # A load, two sums one after the other, while the address takes two steps: three in a row.
@@ -227,7 +231,7 @@ class Program(unittest.TestCase):
 
     def test_answers(self):
         self.assertRegex(self.run_program("--help").stdout, "^usage: predict.py")
-        self.assertRegex(self.run_program("--codec", "sign", "--model", "25M").stdout, r"\n25M +sign +\d+ +\d+% +4 ")
+        self.assertRegex(self.run_program("--codec", "sign", "--model", "25M").stdout, r"\n25M +sign +\d+ +\d+% +3 ")
         self.assertRegex(self.run_program("--codec", "sign", "--launches").stdout, r"sign::write_sign +\d+ +128 ")
         answer = self.run_program("--targets", "--gpu", "h200")
         self.assertEqual(answer.returncode, 2)
