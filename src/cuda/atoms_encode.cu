@@ -280,7 +280,12 @@ __device__ std::uint64_t sum_groups(const std::uint32_t* bits, const UnitsLeft& 
 #pragma unroll
     for (unsigned k = 0; k < kTogether; ++k) {
       const std::uint64_t at = first + 4 * k * kScanThreads;
-      four[k] = at < end ? *reinterpret_cast<const uint4*>(bits + at) : uint4{};
+      if (at + 4 <= end) {
+        four[k] = *reinterpret_cast<const uint4*>(bits + at);
+      } else {  // nothing is read that was not written
+        four[k] = {at < end ? bits[at] : 0, at + 1 < end ? bits[at + 1] : 0,
+                   at + 2 < end ? bits[at + 2] : 0, 0};
+      }
     }
     std::uint32_t some = 0;
 #pragma unroll
@@ -288,7 +293,7 @@ __device__ std::uint64_t sum_groups(const std::uint32_t* bits, const UnitsLeft& 
       const auto at = static_cast<std::uint32_t>(first + 4 * k * kScanThreads);
       const auto add = [&](std::uint32_t group, std::uint32_t value) {
         const bool stays = (group - begin < count) == left.inside;
-        some += group < end && stays ? value : 0;
+        some += stays ? value : 0;
       };
       add(at, four[k].x);
       add(at + 1, four[k].y);
