@@ -133,11 +133,11 @@ __device__ inline void multiply(const Operand<T>& first, const Operand<Other>& s
   next_first.load(place.begin, place.end);
   if constexpr (!kTriangle) next_second.load(place.begin, place.end);
   for (std::uint64_t depth = place.begin; depth < place.end; depth += kDepth) {
-    next_first.each([&](unsigned line, unsigned term, const tile::Quad<T>& quad) {
+    next_first.own.each(kAlong, [&](unsigned line, unsigned term, const tile::Quad<T>& quad) {
       put_quad<kAlong>(line, term, quad, memory.first);
     });
     if constexpr (!kTriangle) {
-      next_second.each([&](unsigned line, unsigned term, const tile::Quad<Other>& quad) {
+      next_second.own.each(true, [&](unsigned line, unsigned term, const tile::Quad<Other>& quad) {
         put_quad<true>(line, term, quad, memory.second);
       });
     }

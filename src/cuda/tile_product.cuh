@@ -93,95 +93,91 @@ __device__ inline Quad<T> load_quad(const Operand<T>& from, std::uint64_t line, 
   return quad;
 }
 
-/// A thread's part of `kLines` lines of an operand at 16 depths, of one step after the other.
+/// A thread's part of `kLines` lines at 16 depths: four values side by side, some times.
+template <typename T, unsigned kLines>
+struct OwnQuads {
+  static constexpr unsigned kAll = kLines * kQuads;
+  static constexpr unsigned kEach = (kAll + kTileThreads - 1) / kTileThreads;
+  Quad<T> at[kEach] = {};
+
+  __device__ static bool has(unsigned i) { return threadIdx.x + i * kTileThreads < kAll; }
+  __device__ static QuadPlace place(unsigned i, bool along) {
+    return quad_place<kLines>(threadIdx.x + i * kTileThreads, along);
+  }
+  /// Calls `put(line, depth, quad)` for all of them.
+  template <typename Put>
+  __device__ void each(bool along, const Put& put) const {
+#pragma unroll
+    for (unsigned i = 0; i < kEach; ++i)
+      if (has(i)) put(place(i, along).line, place(i, along).depth, at[i]);
+  }
+};
+
+/// What a thread reads of an operand, one step after the other.
 template <typename T, unsigned kLines>
 class Steps {
  public:
+  OwnQuads<T, kLines> own;  ///< what the last load read
+
   __device__ Steps(const Operand<T>& from, std::uint64_t line, const TilePlace& place)
       : from_(from), line_(line) {
-    const QuadPlace own = this->own(0);
-    at_ = from.at + (from.along ? (line + own.line) * from.stride + place.begin + own.depth
-                                : (place.begin + own.depth) * from.stride + line + own.line);
+    const QuadPlace first = own.place(0, from.along);
+    at_ = from.at + (from.along ? (line + first.line) * from.stride + place.begin + first.depth
+                                : (place.begin + first.depth) * from.stride + line + first.line);
     whole_ = line + kLines <= from.lines && from.stride % 4 == 0;
   }
 
   /// Reads the next step, at `depth` of a stretch up to `end`: zeros where that or the lines end.
   __device__ void load(std::uint64_t depth, std::uint64_t end) {
-    const std::uint64_t apart = (from_.along ? kTileThreads / kQuads : kTileThreads / kAcross);
+    const std::uint64_t apart = from_.along ? kTileThreads / kQuads : kTileThreads / (kLines / 4);
     const bool whole = whole_ && depth + kTileDepth <= end;
 #pragma unroll
-    for (unsigned i = 0; i < kEach; ++i) {
-      if (!has(i)) continue;
-      quads_[i] = whole ? *reinterpret_cast<const Quad<T>*>(at_ + i * apart * from_.stride)
-                        : load_quad(from_, line_ + own(i).line, depth + own(i).depth, end);
+    for (unsigned i = 0; i < own.kEach; ++i) {
+      if (!own.has(i)) continue;
+      const QuadPlace place = own.place(i, from_.along);
+      own.at[i] = whole ? *reinterpret_cast<const Quad<T>*>(at_ + i * apart * from_.stride)
+                        : load_quad(from_, line_ + place.line, depth + place.depth, end);
     }
     at_ = in_one(at_ + (from_.along ? kTileDepth : kTileDepth * from_.stride));
   }
-  /// Calls `put(line, depth, quad)` with what the last load read: four values side by side, from that line and depth on.
-  template <typename Put>
-  __device__ void each(const Put& put) const {
-#pragma unroll
-    for (unsigned i = 0; i < kEach; ++i)
-      if (has(i)) put(own(i).line, own(i).depth, quads_[i]);
-  }
 
  private:
-  static constexpr unsigned kAcross = kLines / 4, kAll = kLines * kQuads;
-  static constexpr unsigned kEach = (kAll + kTileThreads - 1) / kTileThreads;
-  __device__ static bool has(unsigned i) { return threadIdx.x + i * kTileThreads < kAll; }
-  __device__ QuadPlace own(unsigned i) const {
-    return quad_place<kLines>(threadIdx.x + i * kTileThreads, from_.along);
-  }
-
   Operand<T> from_;
   std::uint64_t line_;
   const T* at_;
   bool whole_;
-  Quad<T> quads_[kEach] = {};
 };
 
 /// The same of picked lines, whose numbers are read once.
 template <unsigned kLines>
 class PickedSteps {
  public:
+  OwnQuads<float, kLines> own;
+
   __device__ PickedSteps(const PickedLines& from, std::uint64_t line) : from_(from) {
-    const std::uint64_t own = line + quad_place<kLines>(threadIdx.x, false).line;
-    const std::uint64_t left = own < from.lines ? from.lines - own : 0;
+    const std::uint64_t first = line + own.place(0, false).line;
+    const std::uint64_t left = first < from.lines ? from.lines - first : 0;
     left_ = left < 4 ? static_cast<unsigned>(left) : 4;
 #pragma unroll
-    for (unsigned k = 0; k < 4; ++k) picked_[k] = k < left_ ? from.picked[own + k] : 0;
+    for (unsigned k = 0; k < 4; ++k) picked_[k] = k < left_ ? from.picked[first + k] : 0;
   }
 
   __device__ void load(std::uint64_t depth, std::uint64_t end) {
 #pragma unroll
-    for (unsigned i = 0; i < kEach; ++i) {
-      if (!has(i)) continue;
-      const std::uint64_t own_depth = depth + own(i).depth;
+    for (unsigned i = 0; i < own.kEach; ++i) {
+      if (!own.has(i)) continue;
+      const std::uint64_t own_depth = depth + own.place(i, false).depth;
       const float* const at = from_.at + own_depth * from_.stride;
 #pragma unroll
       for (unsigned k = 0; k < 4; ++k)
-        quads_[i].v[k] = k < left_ && own_depth < end ? at[picked_[k]] : 0.0f;
+        own.at[i].v[k] = k < left_ && own_depth < end ? at[picked_[k]] : 0.0f;
     }
-  }
-  template <typename Put>
-  __device__ void each(const Put& put) const {
-#pragma unroll
-    for (unsigned i = 0; i < kEach; ++i)
-      if (has(i)) put(own(i).line, own(i).depth, quads_[i]);
   }
 
  private:
-  static constexpr unsigned kAll = kLines * kQuads;
-  static constexpr unsigned kEach = (kAll + kTileThreads - 1) / kTileThreads;
-  __device__ static bool has(unsigned i) { return threadIdx.x + i * kTileThreads < kAll; }
-  __device__ static QuadPlace own(unsigned i) {
-    return quad_place<kLines>(threadIdx.x + i * kTileThreads, false);
-  }
-
   PickedLines from_;
   unsigned left_;
   std::uint32_t picked_[4];
-  Quad<float> quads_[kEach] = {};
 };
 
 template <unsigned kLines, typename T>
@@ -260,10 +256,10 @@ __device__ inline void multiply_strip(const First& first, const Second& second,
   next_first.load(place.begin, place.end);
   next_second.load(place.begin, place.end);
   for (std::uint64_t depth = place.begin; depth < place.end; depth += kTileDepth) {
-    next_first.each([&](unsigned line, unsigned term, const auto& quad) {
+    next_first.own.each(first.along, [&](unsigned line, unsigned term, const auto& quad) {
       put_quad(first.along, line, term, quad, memory.first);
     });
-    next_second.each([&](unsigned line, unsigned term, const auto& quad) {
+    next_second.own.each(second.along, [&](unsigned line, unsigned term, const auto& quad) {
       put_quad(second.along, line, term, quad, memory.second);
     });
     __syncthreads();
