@@ -18,7 +18,7 @@
 /// Traffic: r^2 divisions and roots of some 30 steps of r terms in f64, 2 r^3 operations in f32 and 4 r^3
 /// in f64.
 ///
-/// Shared memory: 11,280 bytes; 8,704 for tiles, 17,408 in f64. Determinism: sums go in an order of the shape. Alignment: leaves begin at
+/// Shared memory: 11,280 bytes; 8,704 for tiles, 20,480 in f64. Determinism: sums go in an order of the shape and the architecture. Alignment: leaves begin at
 /// multiples of four, so that 16 bytes are read at once where the rank is one.
 
 #include "cuda/f64_product.cuh"

@@ -4,7 +4,7 @@
 ///
 /// Mathematics. With the matrix T and r vectors X of the rows' and Z of the columns' side: T^T X
 /// and T Z, in f32 or for a basis on tensor cores (tf32_product.cuh); the Gram matrix X^T X or Z^T Z
-/// and the turned vectors X W^T in f64.
+/// and the turned vectors X W^T in f64, on tensor cores too (f64_product.cuh).
 ///
 /// Mapping. A block a tile of 64 values of r vectors (64 vectors at a time), over a stretch of the
 /// sum: some 384 of its terms, 128 of a Gram matrix, more where there would be over 128 stretches;
@@ -18,7 +18,7 @@
 /// operations a product: in f32 with r of 16 and fewer memory bounds the time, with 64 arithmetic;
 /// on tensor cores memory up to 32, with 64 the instructions that feed them, a third of f32's.
 ///
-/// Shared memory: 20,224 bytes, 18,432 for tensor cores, 17,408 in f64. Determinism: sums go in
+/// Shared memory: 20,224 bytes, 18,432 in TF32, 20,480 in f64. Determinism: sums go in
 /// ascending order within stretches (on tensor cores in an order of the architecture's) and over
 /// them, both functions of the shape. Alignment: all operands stand in the workspace, so that 16
 /// bytes are read at once where lines are multiples of four.
