@@ -178,4 +178,17 @@ __device__ inline void multiply_triangle_f64(const Operand<T>& lines, const Tile
   f64::multiply<true, f64::kBlocks, true>(lines, lines, place, put);
 }
 
+/// Stores sums of line `of` of the second operand, of which there are so many, at `to` + `of` * `length`.
+template <typename T>
+struct PutLines {
+  T* to;
+  std::uint64_t count, length;
+  __device__ void operator()(std::uint64_t of, std::uint64_t line, const double (&sums)[2]) const {
+    if (of >= count) return;
+#pragma unroll
+    for (unsigned i = 0; i < 2; ++i)
+      if (line + i < length) to[of * length + line + i] = static_cast<T>(sums[i]);
+  }
+};
+
 }  // namespace atomo::cuda

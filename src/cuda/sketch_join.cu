@@ -269,17 +269,6 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   }
 }
 
-/// Stores sums of line `of` of the second operand where they are there; `to` has lines of `rank` values.
-struct PutSquare {
-  double* to;
-  std::uint64_t rank;
-  __device__ void operator()(std::uint64_t of, std::uint64_t line, const double (&sums)[2]) const {
-#pragma unroll
-    for (unsigned i = 0; i < 2; ++i)
-      if (of < rank && line + i < rank) to[of * rank + line + i] = sums[i];
-  }
-};
-
 /// Stores vectors at `turn` less half of what the sums say that they have too much.
 struct PutStraight {
   const double* turn;
@@ -315,7 +304,8 @@ __global__ void __launch_bounds__(kTileThreads) multiply_turn(Frame frame, Sketc
   if (!tile.there) return;
   const std::uint64_t rank = sketch_rank(frame, *job);
   const Operand<double> vectors{frame(job->turn), rank, rank, true};
-  multiply_tile_f64<true>(vectors, vectors, tile.place, PutSquare{frame(job->gram), rank});
+  multiply_tile_f64<true>(vectors, vectors, tile.place,
+                          PutLines<double>{frame(job->gram), rank, rank});
 }
 
 /// What is left of the vectors times (3 - gram) / 2.

@@ -90,19 +90,6 @@ struct PutGram {
   }
 };
 
-/// Turned vectors, in f32.
-struct PutTurned {
-  float* to;
-  std::uint64_t rank, length;
-  __device__ void operator()(std::uint64_t vector, std::uint64_t line,
-                             const double (&sums)[2]) const {
-    if (vector >= rank) return;
-#pragma unroll
-    for (unsigned i = 0; i < 2; ++i)
-      if (line + i < length) to[vector * length + line + i] = static_cast<float>(sums[i]);
-  }
-};
-
 /// A product of the matrix: from the turned vectors of rows to columns, or from drafts of columns, which
 /// are turned ones, to drafts of rows.
 struct MatrixProduct {
@@ -216,7 +203,7 @@ __device__ void turn_tile(const Frame& frame, const SketchJob& job, SketchVector
   const std::uint64_t vector = unit % strips * kTileLines, within = vector + kTileLines;
   const TilePlace place{unit / strips * kTileLines, vector, 0,
                         lower && within < rank ? within : rank};
-  multiply_tile_f64<false>(operand, turn, place, PutTurned{to, rank, length});
+  multiply_tile_f64<false>(operand, turn, place, PutLines<float>{to, rank, length});
 }
 
 __global__ void __launch_bounds__(kTileThreads)
