@@ -172,11 +172,10 @@ ATOMO_HD constexpr std::uint64_t initial(unsigned i) noexcept {
   }
 }
 
-/// What a stripe adds to accumulator i: its words i and i xor 1, and the key for word i.
-ATOMO_HD constexpr std::uint64_t gain(std::uint64_t word, std::uint64_t neighbour,
-                                      std::uint64_t key) noexcept {
+/// What word i of a stripe adds to accumulator i, under its key. To accumulator i xor 1 it adds itself.
+ATOMO_HD constexpr std::uint64_t product(std::uint64_t word, std::uint64_t key) noexcept {
   const std::uint64_t keyed = word ^ key;
-  return neighbour + (keyed & 0xFFFFFFFF) * (keyed >> 32);
+  return std::uint64_t{static_cast<std::uint32_t>(keyed)} * static_cast<std::uint32_t>(keyed >> 32);
 }
 
 ATOMO_HD constexpr std::uint64_t scramble(std::uint64_t sum, std::uint64_t key) noexcept {
@@ -189,9 +188,9 @@ ATOMO_HD inline std::uint64_t hash_long(const std::uint64_t* secret, const std::
   for (unsigned i = 0; i < kAccumulators; ++i) sums[i] = initial(i);
   const auto add_stripe = [&](const std::byte* stripe, unsigned key_at) {
     for (unsigned i = 0; i < kAccumulators; ++i) {
-      sums[i] +=
-          gain(load<std::uint64_t>(stripe + 8 * i), load<std::uint64_t>(stripe + 8 * (i ^ 1)),
-               seeded_at(secret, key_at + 8 * i, seed));
+      const auto word = load<std::uint64_t>(stripe + 8 * i);
+      sums[i] += product(word, seeded_at(secret, key_at + 8 * i, seed));
+      sums[i ^ 1] += word;
     }
   };
   const std::size_t stripes = (n - 1) / kStripeBytes;  // but for the last

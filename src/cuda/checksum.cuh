@@ -53,40 +53,48 @@ struct MessageBytes {
   }
 };
 
-/// What the lanes of a warp make of stripes: lane 8g + i has copy g of accumulator i.
+/// What the lanes of a warp make of stripes: lane 8g + i has copy g of accumulator i. A word is also
+/// added to the accumulator beside its own; a lane adds its words up, and hands them over at the end
+/// of a region.
 class WarpHash {
  public:
   static constexpr unsigned kCopies = kLanes / xxh3::kAccumulators;
   static constexpr unsigned kOwn =
       xxh3::kRegionStripes / kCopies;  ///< stripes of a lane in a region
 
-  __device__ explicit WarpHash(std::uint64_t seed)
-      : seed_(seed), sum_(copy() == 0 ? xxh3::initial(accumulator()) : 0) {
-    for (unsigned k = 0; k < kOwn; ++k)
-      keys_[k] =
-          xxh3::seeded_word(kDeviceSecret.data(), kCopies * k + copy() + accumulator(), seed);
-    scramble_key_ = seeded(xxh3::kScrambleKey);
+  /// Reads the lane's words of the secret.
+  __device__ WarpHash() : initial_(copy() == 0 ? xxh3::initial(accumulator()) : 0) {
+    const std::uint64_t* const secret = kDeviceSecret.data();
+#pragma unroll
+    for (unsigned k = 0; k < kOwn; ++k) secret_[k] = secret[kCopies * k + copy() + accumulator()];
   }
   [[nodiscard]] static __device__ unsigned accumulator() { return lane() % xxh3::kAccumulators; }
   [[nodiscard]] static __device__ unsigned copy() { return lane() / xxh3::kAccumulators; }
 
-  /// The lane's word of its stripe k of a region, which counts where `counts`.
-  __device__ void add(unsigned k, std::uint64_t word, bool counts = true) {
-    const std::uint64_t more = gain(word, keys_[k]);
-    sum_ += counts ? more : 0;
+  __device__ void start(std::uint64_t seed) {
+    seed_ = seed;
+    const std::uint64_t own = (copy() + accumulator()) % 2 == 0 ? seed : std::uint64_t{0} - seed;
+#pragma unroll
+    for (unsigned k = 0; k < kOwn; ++k) keys_[k] = secret_[k] + own;
+    scramble_key_ = seeded(xxh3::kScrambleKey);
+    sum_ = initial_;
+    words_ = 0;
   }
-  /// The lane's word of the last stripe; it counts in one copy.
-  __device__ void add_last(std::uint64_t word, bool counts) {
-    const std::uint64_t more = gain(word, seeded(xxh3::kLastKey));
-    sum_ += counts ? more : 0;
+  [[nodiscard]] __device__ std::uint64_t key(unsigned k) const { return keys_[k]; }
+  [[nodiscard]] __device__ std::uint64_t last_key() const { return seeded(xxh3::kLastKey); }
+
+  /// The lane's word of a stripe, under the lane's key for it.
+  __device__ void add(std::uint64_t word, std::uint64_t key) {
+    sum_ += xxh3::product(word, key);
+    words_ += word;
   }
   __device__ void end_region() {
-    add_copies();
+    add_up();
     sum_ = copy() == 0 ? xxh3::scramble(sum_, scramble_key_) : 0;
   }
   /// The hash of `length` bytes, the same in every lane.
   [[nodiscard]] __device__ std::uint64_t finish(std::uint64_t length) {
-    add_copies();
+    add_up();
     const std::uint64_t keyed = sum_ ^ seeded(xxh3::kEndKey);
     std::uint64_t end = xxh3::fold(keyed, __shfl_xor_sync(kAllLanes, keyed, 1));
     end += __shfl_xor_sync(kAllLanes, end, 2);
@@ -98,24 +106,27 @@ class WarpHash {
   [[nodiscard]] __device__ std::uint64_t seeded(unsigned key) const {
     return xxh3::seeded_at(kDeviceSecret.data(), key + 8 * accumulator(), seed_);
   }
-  [[nodiscard]] static __device__ std::uint64_t gain(std::uint64_t word, std::uint64_t key) {
-    return xxh3::gain(word, __shfl_xor_sync(kAllLanes, word, 1), key);
-  }
-  __device__ void add_copies() {
+  /// The copies' sums, and the words of neighbours.
+  __device__ void add_up() {
+    sum_ += __shfl_xor_sync(kAllLanes, words_, 1);
+    words_ = 0;
+#pragma unroll
     for (unsigned step = xxh3::kAccumulators; step < kLanes; step *= 2)
       sum_ += __shfl_xor_sync(kAllLanes, sum_, static_cast<int>(step));
   }
 
-  std::uint64_t seed_, keys_[kOwn], scramble_key_, sum_;
+  std::uint64_t secret_[kOwn], initial_;
+  std::uint64_t seed_, keys_[kOwn], scramble_key_, sum_, words_;
 };
 
 /// XXH3 of `length` bytes from byte `from` on, above xxh3::kLongestShort, by a whole warp; the same
 /// in every lane.
-__device__ inline std::uint64_t hash_long(const MessageBytes& bytes, std::uint64_t from,
-                                          std::uint64_t length, std::uint64_t seed) {
+__device__ inline std::uint64_t hash_long(WarpHash& hash, const MessageBytes& bytes,
+                                          std::uint64_t from, std::uint64_t length,
+                                          std::uint64_t seed) {
   constexpr unsigned kOwn = WarpHash::kOwn, kCopies = WarpHash::kCopies;
   const unsigned i = WarpHash::accumulator(), copy = WarpHash::copy();
-  WarpHash hash(seed);
+  hash.start(seed);
   const std::uint64_t stripes = (length - 1) / xxh3::kStripeBytes;  // but for the last
   for (std::uint64_t first = 0; first < stripes; first += xxh3::kRegionStripes) {
     const std::uint64_t behind = first + xxh3::kRegionStripes;
@@ -126,17 +137,19 @@ __device__ inline std::uint64_t hash_long(const MessageBytes& bytes, std::uint64
       at[k] = from + xxh3::kStripeBytes * (stripe < stripes ? stripe : first) + 8 * i;
     }
     bytes.four(at, from + xxh3::kStripeBytes * (behind < stripes ? behind : stripes), words);
-    for (unsigned k = 0; k < kOwn; ++k) hash.add(k, words[k], first + kCopies * k + copy < stripes);
+    for (unsigned k = 0; k < kOwn; ++k)
+      if (first + kCopies * k + copy < stripes) hash.add(words[k], hash.key(k));
     if (behind > stripes) break;
     hash.end_region();
   }
-  hash.add_last(bytes(from + length - xxh3::kStripeBytes + 8 * i), copy == 0);
+  if (copy == 0) hash.add(bytes(from + length - xxh3::kStripeBytes + 8 * i), hash.last_key());
   return hash.finish(length);
 }
 
 /// The same of the kChecksumBlock bytes at an address that is a multiple of 4. All loads are under way
 /// at once.
-__device__ inline std::uint64_t hash_block(const std::byte* block, std::uint64_t seed) {
+__device__ inline std::uint64_t hash_block(WarpHash& hash, const std::byte* block,
+                                           std::uint64_t seed) {
   constexpr unsigned kOwn = WarpHash::kOwn, kRegions = format::kChecksumBlock / xxh3::kRegionBytes;
   static_assert(format::kChecksumBlock % xxh3::kRegionBytes == 0);
   std::uint64_t words[kRegions * kOwn];
@@ -146,22 +159,26 @@ __device__ inline std::uint64_t hash_block(const std::byte* block, std::uint64_t
     for (unsigned k = 0; k < kRegions * kOwn; ++k)
       words[k] = *reinterpret_cast<const std::uint64_t*>(own + 8 * kLanes * k);
   } else {
+    const auto* const halves = reinterpret_cast<const std::uint32_t*>(own);
 #pragma unroll
-    for (unsigned k = 0; k < kRegions * kOwn; ++k)
-      words[k] = load_word(own + 8 * kLanes * k) |
-                 std::uint64_t{load_word(own + 8 * kLanes * k + 4)} << 32;
+    for (unsigned k = 0; k < kRegions * kOwn; ++k) {
+      const std::uint32_t* const low = halves + 2 * kLanes * k;
+      words[k] = low[0] | std::uint64_t{low[1]} << 32;
+    }
   }
-  WarpHash hash(seed);
+  hash.start(seed);
+  // The last copy's last stripe is the input's, which has a key of its own.
   const bool has_last = WarpHash::copy() + 1 == WarpHash::kCopies;
 #pragma unroll
   for (unsigned region = 0; region < kRegions; ++region) {
     const bool ends = region + 1 == kRegions;
 #pragma unroll
-    for (unsigned k = 0; k < kOwn; ++k)
-      hash.add(k, words[region * kOwn + k], !(ends && k + 1 == kOwn && has_last));
+    for (unsigned k = 0; k < kOwn; ++k) {
+      const bool last = ends && k + 1 == kOwn && has_last;
+      hash.add(words[region * kOwn + k], last ? hash.last_key() : hash.key(k));
+    }
     if (!ends) hash.end_region();
   }
-  hash.add_last(words[kRegions * kOwn - 1], has_last);
   return hash.finish(format::kChecksumBlock);
 }
 
@@ -172,7 +189,10 @@ __device__ inline std::uint64_t head_checksum(const std::byte* message, std::uin
   const std::uint64_t seed = xxh3::hash_up_to_240(secret, message, format::kHeadChecksumAt, 0);
   const std::uint64_t length = head_bytes - format::kHeaderBytes;
   const MessageBytes rest{message + format::kHeaderBytes, length};
-  if (length > xxh3::kLongestShort) return hash_long(rest, 0, length, seed);
+  if (length > xxh3::kLongestShort) {
+    WarpHash hash;
+    return hash_long(hash, rest, 0, length, seed);
+  }
   return length <= 16 ? xxh3::hash_up_to_16(secret, rest.begin, length, seed)
                       : xxh3::hash_up_to_240(secret, rest.begin, length, seed);
 }
@@ -197,15 +217,14 @@ __device__ inline MessageBytes bodies_of(const Frame& frame, std::uint64_t head_
 /// By a whole warp: adds the checksums of its share of the blocks of the bodies to `checksum`.
 __device__ inline void add_checksums(const MessageBytes& bodies, HashShare own,
                                      unsigned long long& checksum) {
-  const std::uint64_t blocks = (bodies.size + format::kChecksumBlock - 1) / format::kChecksumBlock;
   const bool aligned = reinterpret_cast<std::uintptr_t>(bodies.begin) % 4 == 0;
-  std::uint64_t sum = 0;
-  for (std::uint64_t block = own.warp; block < blocks; block += own.warps) {
-    const std::uint64_t at = block * format::kChecksumBlock;
-    sum += aligned && at + format::kChecksumBlock <= bodies.size
-               ? hash_block(bodies.begin + at, block)
-               : hash_long(bodies, at, format::kChecksumBlock, block);
-  }
+  const std::uint64_t whole = aligned ? bodies.size / format::kChecksumBlock : 0;
+  WarpHash hash;
+  std::uint64_t sum = 0, block = own.warp;
+  for (; block < whole; block += own.warps)
+    sum += hash_block(hash, bodies.begin + block * format::kChecksumBlock, block);
+  for (; block * format::kChecksumBlock < bodies.size; block += own.warps)
+    sum += hash_long(hash, bodies, block * format::kChecksumBlock, format::kChecksumBlock, block);
   if (lane() == 0 && sum != 0) atomicAdd(&checksum, static_cast<unsigned long long>(sum));
 }
 

@@ -4,9 +4,9 @@
 /// wrong with a message, the status of what the host would meet first.
 ///
 /// check_messages A part of the grid a message. Its first block checks the head: one whose tables are those of
-///                the plan, which nearly every head has, is compared in parallel; any other is walked by
-///                one thread, as on the host. A warp hashes the head; the block scans the rows for the
-///                bodies' places and checks the padding; a thread a layer checks the row and fills the
+///                the plan, which nearly every head has, is compared in parallel, while a warp hashes it; any
+///                other is walked by one thread, as on the host, and hashed then. The block scans the rows
+///                for the bodies' places and checks the padding; a thread a layer checks the row and fills the
 ///                layer's state. Meanwhile the warps of the other blocks hash blocks of 4 KiB of the bodies
 ///                (checksum.cuh) from where a head as planned ends. The block that comes last compares, and
 ///                if the sum differs, takes back that layers have a body to decode. Behind any other head
@@ -40,7 +40,7 @@ using format::padded;
 
 /// The threads of the block tell each other these.
 struct HeadShared {
-  std::uint64_t head_bytes;
+  std::uint64_t head_bytes, checksum;
   std::uint32_t status;
   std::uint32_t sound;
 };
@@ -49,24 +49,27 @@ __device__ bool is_set(const LayerRecord& row, std::uint8_t flag) {
   return (row.flags & flag) != 0;
 }
 
-/// Whether the head has the plan's kinds, names and rows' kinds, byte by byte; by a whole block.
-__device__ bool has_planned_tables(const Frame& frame, ConstBytes message, const Header& header) {
+/// Whether the head may have the plan's tables, by its header.
+__device__ bool may_be_planned(const FramePlan& plan, ConstBytes message, const Header& header) {
+  return header.layers == plan.count && header.kinds == plan.kinds && header.flags == plan.flags &&
+         message.size() >= plan.head_bytes;
+}
+
+/// The thread's share of the plan's kinds, names and rows' kinds: whether the head has the same bytes.
+__device__ bool has_planned_tables(const Frame& frame, ConstBytes message, unsigned thread,
+                                   unsigned threads) {
   const FramePlan& plan = frame.plan;
-  if (header.layers != plan.count || header.kinds != plan.kinds || header.flags != plan.flags ||
-      message.size() < plan.head_bytes) {
-    return false;
-  }
-  bool same = true;
   const std::byte* const expected = frame(plan.head_tables);
   const std::byte* const tables = message.data() + plan.head_bytes - plan.head_table_bytes;
+  bool same = true;
   // No load waits for the comparison before it.
 #pragma unroll 4
-  for (std::uint64_t i = threadIdx.x; i < plan.head_table_bytes / 4; i += blockDim.x)
+  for (std::uint64_t i = thread; i < plan.head_table_bytes / 4; i += threads)
     same &= load_word(tables + 4 * i) == load_word(expected + 4 * i);
 #pragma unroll 4
-  for (std::uint32_t i = threadIdx.x; i < plan.count; i += blockDim.x)
+  for (std::uint32_t i = thread; i < plan.count; i += threads)
     same &= format::read_record(message.data(), i).kind == frame.info(i).kind;
-  return __syncthreads_and(same ? 1 : 0) != 0;
+  return same;
 }
 
 /// One thread checks the tables of any head, and that rows use kinds in order.
@@ -86,6 +89,32 @@ __device__ void walk_head(const Frame& frame, ConstBytes message, const Header& 
   for (std::uint32_t i = 0; i < header.layers && in_order; ++i)
     in_order = format::follows(format::read_record(message.data(), i).kind, used);
   found.sound = in_order && used == header.kinds ? 1 : 0;
+}
+
+/// By a whole block: fills `found`, and returns whether the tables are the plan's. A warp hashes the
+/// head while the others compare it with the plan's; one that differs is walked, and hashed again.
+__device__ bool find_head(const Frame& frame, ConstBytes message, const Header& header,
+                          HeadShared& found) {
+  bool planned = may_be_planned(frame.plan, message, header);
+  if (threadIdx.x == 0) found = {frame.plan.head_bytes, 0, 0, 1};
+  for (bool walks = !planned;; walks = true) {
+    if (walks && threadIdx.x == 0) {
+      found = {0, 0, 0, 0};
+      walk_head(frame, message, header, found);
+    }
+    __syncthreads();
+    bool same = true;
+    if (warp_in_block() == 0) {
+      if (found.status == 0) {
+        const std::uint64_t checksum = head_checksum(message.data(), found.head_bytes);
+        if (lane() == 0) found.checksum = checksum;
+      }
+    } else if (!walks) {
+      same = has_planned_tables(frame, message, threadIdx.x - kLanes, blockDim.x - kLanes);
+    }
+    planned = __syncthreads_and(same && !walks ? 1 : 0) != 0;
+    if (planned || walks) return planned;
+  }
 }
 
 /// Rows behind their kinds: flags, lengths, padding. True when they fit the message; by a whole
@@ -164,27 +193,13 @@ __device__ Status check_layer(const Frame& frame, ConstBytes message, const Head
   return Status::ok;
 }
 
-/// The head's status, with `head_bytes` found and the rows scanned; by a whole block. `later`: what
+/// The head's status, with the head found and the rows scanned; by a whole block. `later`: what
 /// it comes to when the checksum of the bodies holds.
 __device__ Status check_head(const Frame& frame, ConstBytes message, const Header& header,
-                             bool planned, HeadShared& found, Status& later) {
-  if (planned) {
-    if (threadIdx.x == 0) found = {frame.plan.head_bytes, 0, 1};
-  } else if (threadIdx.x == 0) {
-    found = {0, 0, 0};
-    walk_head(frame, message, header, found);
-  }
-  __syncthreads();
-  const HeadShared walked = found;
-  __syncthreads();
+                             const HeadShared& walked, Status& later) {
   if (walked.status != 0) return static_cast<Status>(walked.status);
-  if (warp_in_block() == 0) {
-    const std::uint64_t checksum = head_checksum(message.data(), walked.head_bytes);
-    const auto stated = core::load_le<std::uint64_t>(message.data() + format::kHeadChecksumAt);
-    if (lane() == 0) found.status = checksum == stated ? 0 : 1;
-  }
-  __syncthreads();
-  if (found.status != 0) return Status::bad_checksum;
+  if (walked.checksum != core::load_le<std::uint64_t>(message.data() + format::kHeadChecksumAt))
+    return Status::bad_checksum;
   if (!format::is_price(header.price) || !format::is_price(header.grid_step))
     return Status::corrupt;
   bool zeros = true;
@@ -220,8 +235,8 @@ __device__ void open_head(const Frame& frame) {
   Status status = format::check_header(all, header), later = Status::ok;
   if (!failed(status)) {
     const ConstBytes message = all.first(static_cast<std::size_t>(header.total_bytes));
-    const bool planned = has_planned_tables(frame, message, header);
-    status = check_head(frame, message, header, planned, found, later);
+    const bool planned = find_head(frame, message, header, found);
+    status = check_head(frame, message, header, found, later);
     if (!failed(status) && !failed(later)) open_layers(frame, message, header, planned);
   }
   if (threadIdx.x != 0) return;

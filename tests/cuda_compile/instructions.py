@@ -19,7 +19,7 @@ SOURCES = (DESCRIPTIONS, *(os.path.join(HERE, name) for name in ("instructions.p
 TOLERANCE = 0.05
 
 COLUMNS = ("file", "kernel", "arch", "code", "loops", "way", *sass.CLASSES, "unit", "warp", "item", "alone", "alone_item",
-           "hot", "items", "steps", "cycles", "generic", "fences", "spins")
+           "first", "hot", "items", "steps", "cycles", "generic", "fences", "spins")
 Row = collections.namedtuple("Row", COLUMNS)
 # What a change is noticed in, within the tolerance; the rest follows from it.
 COMPARED = ("code", "way", "warp", "item", "hot", "items", "steps", "cycles")
@@ -30,10 +30,10 @@ HEAD = """\
 # The machine code of each kernel. code: instructions; loops: natural loops; way: instructions that a warp issues for its
 # `unit` of items (entries mostly), and those of each class, conversions and bit counts with mufu; warp, item: of the way
 # that of a warp whatever its items, and that of 32 items; alone, alone_item: the cycles of one warp by itself, fixed and an
-# item. Of the loop in which a warp spends most: hot: instructions of an iteration, items: that it handles, steps: the
-# longest chain of dependent ones, cycles: of one warp alone. generic: loads and stores that do not know their memory,
-# fences: MEMBAR, CCTL, ERRBAR, spins: shared atomics made of a loop. Which way, which loops: paths.py, and
-# tools/gpu_model/kernels.toml.
+# item; first: those of the first block's warps, where they have a way of their own. Of the loop in which a warp spends
+# most: hot: instructions of an iteration, items: that it handles, steps: the longest chain of dependent ones, cycles: of
+# one warp alone. generic: loads and stores that do not know their memory, fences: MEMBAR, CCTL, ERRBAR, spins: shared
+# atomics made of a loop. Which way, which loops: paths.py, and tools/gpu_model/kernels.toml.
 """
 
 
@@ -88,14 +88,16 @@ def row_of(file, name, arch, kernel, description):
     if any("each" in rule for rule in walk.rules) and not any(way.entries for way in walk.iterations.values()):
         raise Unfit(f"no loop of {name} for {arch} is what the rules with `each` of kernels.toml look for")
     fixed, item = walk.shares()
-    one_fixed, one_item = (paths.Walk(kernel, {**description, "last": None}) if description.get("last") else walk).shares()
+    to_the_end = {**description, "last": None}
+    one_fixed, one_item = (paths.Walk(kernel, to_the_end) if description.get("last") else walk).shares()
+    first = paths.Walk(kernel, {**to_the_end, **description["first"]}).whole.cost.cycles if "first" in description else 0
     way = walk.whole.cost
     loop, hot = walk.hot_loop()
     opcodes = collections.Counter(line.name for line in kernel.instructions)
     return Row(
         file, name, arch, len(kernel.instructions), len(kernel.loops), round(way.instructions),
         *(round(way.counts[kind]) for kind in sass.CLASSES), walk.unit or 0, round(fixed.instructions),
-        round(32 * item.instructions, 1), round(one_fixed.cycles), round(one_item.cycles, 2),
+        round(32 * item.instructions, 1), round(one_fixed.cycles), round(one_item.cycles, 2), round(first),
         round(hot.cost.instructions) if loop else 0, round(hot.entries or 0) if loop else 0, hot.steps if loop else 0,
         round(hot.cost.cycles) if loop else 0, opcodes["LD"] + opcodes["ST"],
         sum(opcodes[name] for name in ("MEMBAR", "CCTL", "ERRBAR")),

@@ -177,6 +177,10 @@ class Times(unittest.TestCase):
         made = tables({}, alone=5000.0)
         made.resources["k", "sm_90"] = made.resources["k", "sm_90"]._replace(registers=255)
         self.assertEqual(self.launch(made).us, 10.0)
+        # A first block with more to do than the others' turns, and with less.
+        self.assertEqual(self.launch(tables({}, alone=5000.0, first=7000.0)).us, 7.0)
+        made.counted["k", "sm_90"] = made.counted["k", "sm_90"]._replace(first=7000.0)
+        self.assertEqual(self.launch(made).us, 10.0)
         # A block that goes through all items alone.
         self.assertEqual(self.launch(tables({"each": "entries / 4000"}, alone_item=2.0)).us, 2.0)
 

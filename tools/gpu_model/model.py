@@ -6,7 +6,7 @@ A launch takes the longest of four times:
   issue   the instructions of all its warps, at the share of the schedulers' rate that such kernels reach;
   unit    the instructions of its busiest kind, at the rate of the unit that executes them;
   alone   what one warp needs by itself, its dependent instructions one after the other, times the turns in which the
-          multiprocessors take the grid's warps. This is all there is to a search, a scan by one block, an elimination.
+          multiprocessors take the grid's warps; or what the first block's warps need, where that has work of its own. This is all there is to a search, a scan by one block, an elimination.
 A call is its launches one after the other, with a gap before each.
 """
 import collections
@@ -131,7 +131,7 @@ def time_launch(tables, gpu, launch, quantities, adds=False, messages=1):
     if adds:
         moved += value(told.get("adds", "0"), quantities) + (together - 1) * quantities["message"]
     times = {"bytes": moved / gpu["copy"] / 1e6, "issue": issued / rate / gpu["issue"], "unit": issued * busiest / rate,
-             "alone": together * turns * (row.alone + row.alone_item * items) / gpu["clock"] / 1e3}
+             "alone": max(together * turns * (row.alone + row.alone_item * items), row.first) / gpu["clock"] / 1e3}
     bound = max(times, key=times.get)
     return Timed(launch, times[bound], bound, times)
 

@@ -5,6 +5,8 @@ diloco sends f32, atomo and ef-atomo so many bits a parameter and round, all wit
 momentum 0.9 (arXiv 2311.08105). sparseloco sends 64 of 4096 entries in 2 bits and has a memory that keeps 0.95 in place of
 the outer momentum (arXiv 2508.15706, algorithm 1). ef-atomo keeps atoms by their size and sends later what it left out.
 average and atomo-average step to the plain average, as sparseloco does: of f32, and of atomo's messages of as many bytes.
+ef-average and decay-average do so with a memory, whole or decaying as sparseloco's does; dgc has DiLoCo's momentum at the
+workers, in front of the codec and masked (arXiv 1712.01887, section 3), and a plain step at DiLoCo's rate behind it.
 """
 
 import argparse
@@ -16,10 +18,14 @@ from experiments.trainings import UNCOMPRESSED
 RATES = (0.001, 0.002)
 NESTEROV = ("--outer-optimizer", "nesterov", "--outer-lr", 0.7, "--outer-momentum", 0.9)
 PLAIN = ("--outer-optimizer", "sgd", "--outer-lr", 1)
+WITHOUT_MOMENTUM = ("--outer-optimizer", "sgd", "--outer-lr", 0.7)
 INNER = ("adamw", "muon")
+NEAREST = "atomo:bits=0.148,content=nearest"  # as many bytes as sparseloco's
 # Outer optimiser and codec; the codecs of AT_BITS get so many bits a parameter.
 FIXED = {"diloco": (NESTEROV, UNCOMPRESSED), "average": (PLAIN, UNCOMPRESSED),
-         "sparseloco": (PLAIN, "ef:decay=0.95+topk:chunk=4096,k=64,values=2"), "atomo-average": (PLAIN, "atomo:bits=0.148")}
+         "sparseloco": (PLAIN, "ef:decay=0.95+topk:chunk=4096,k=64,values=2"), "atomo-average": (PLAIN, "atomo:bits=0.148"),
+         "ef-average": (PLAIN, f"ef+{NEAREST}"), "decay-average": (PLAIN, f"ef:decay=0.95+{NEAREST}"),
+         "dgc": (WITHOUT_MOMENTUM, f"dgc:momentum=0.9+{NEAREST}")}
 AT_BITS = {"atomo": (NESTEROV, "atomo:bits={:g}"), "ef-atomo": (NESTEROV, "ef+atomo:bits={:g},content=nearest")}
 
 
