@@ -2,8 +2,9 @@
 /// Coordinates on their way out: the plan, the rounding to the grid, where bodies stand.
 ///
 /// The mathematics stands in math/grid_rounding.hpp; the steps come from coordinate_price.cu, the
-/// segments are written by coordinate_write.cu. No level is ever out of range: a layer's step is
-/// never below its lowest, at which levels stay below 2^29 (min_step_code).
+/// segments are weighed and written by coordinate_weigh.cu and coordinate_write.cu. No level is ever
+/// out of range: a layer's step is never below its lowest, at which levels stay below 2^29
+/// (min_step_code).
 ///
 /// Mapping. A level is not stored but computed again from the entry where it is needed; what is
 /// stored is 4 bits an entry: rounded up, not zero, above 1, negative. round_chunk: a block a chunk
@@ -362,6 +363,7 @@ void plan_grids(std::span<const LayerPlan> layers, Layout& layout, Plan& plan, P
 
 void size(const Frame& frame, const Plan& plan, Queue& queue) {
   queue.launch_blocks(round_chunk, plan.chunks.units, kScanThreads, 0, frame, plan);
+  weigh_segments(frame, plan, queue);
   write_segments(frame, plan, queue);
   queue.launch_blocks(lay_out, plan.count, kScanThreads, 0, frame, plan);
 }

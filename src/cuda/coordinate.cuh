@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Coordinates on one grid (FORMAT.md, "2 coordinate") on the device: coordinate_price.cu finds the
-/// step (`analyse`, `price`), coordinate.cu rounds and coordinate_write.cu writes (`size`),
-/// coordinate_decode.cu reads.
+/// step (`analyse`, `price`), coordinate.cu rounds, coordinate_weigh.cu chooses how to write and
+/// coordinate_write.cu writes (`size`), coordinate_decode.cu reads.
 /// Bodies are of varying length, so there is no `write`.
 
 #include "cuda/frame.cuh"
@@ -206,8 +206,10 @@ __device__ inline LaneEntries lane_entries(const ChunkBits& bits, unsigned list)
   return LaneWords(bits).of(list);
 }
 
-/// The later half of `size`, chunks being rounded: the choice of how to write each segment, its
-/// word and its content (coordinate_write.cu).
+/// Behind the rounding of chunks: the choice of how to write each segment, and its word
+/// (coordinate_weigh.cu).
+void weigh_segments(const Frame& frame, const Plan& plan, Queue& queue);
+/// Behind that: its content (coordinate_write.cu).
 void write_segments(const Frame& frame, const Plan& plan, Queue& queue);
 
 }  // namespace atomo::cuda::coordinate

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// A rounded chunk of coordinates that a warp has in hand, as the choice of how to write it and its
-/// writing see it (coordinate_write.cu): what it is a part of, its lists' gaps, its levels above 1.
+/// writing see it (coordinate_weigh.cu, coordinate_write.cu): what it is a part of, its lists' gaps,
+/// its levels above 1.
 
 #include "cuda/coordinate.cuh"
 #include "cuda/cub.cuh"
@@ -23,11 +24,13 @@ struct ChunkInHand {
   std::uint32_t at_top;
 
   [[nodiscard]] __device__ bool is_last() const { return index + 1 == siblings; }
-  [[nodiscard]] __device__ std::uint32_t level(std::uint32_t i, std::uint32_t carried) const {
-    const double entry = x(i);
+  [[nodiscard]] __device__ std::uint32_t level_of(double entry, std::uint32_t carried) const {
     const std::uint64_t fixed =
         at_top != 0 ? grid_fixed_at_top(entry, step, scale) : grid_fixed(entry, scale);
     return static_cast<std::uint32_t>(fixed >> 32) + carried;
+  }
+  [[nodiscard]] __device__ std::uint32_t level(std::uint32_t i, std::uint32_t carried) const {
+    return level_of(x(i), carried);
   }
 };
 
@@ -90,34 +93,6 @@ __device__ inline std::uint32_t gap_begin(const ChunkInHand& chunk, unsigned lis
   return before == 0 ? seed : neighbour;
 }
 
-/// By a whole warp, each lane its own entries of a list, in ascending order: enter(w) for each of its
-/// four words of them, found(bit, gap) for an entry of the word.
-template <typename Enter, typename Found>
-__device__ inline void visit_gaps(const ChunkInHand& chunk, unsigned list, Enter enter,
-                                  Found found) {
-  const LaneEntries entries = lane_entries(*chunk.bits, list);
-  std::uint64_t words = entries.half[0], later = entries.half[1];
-  // Entries that are not in the list, behind the last one that is.
-  std::uint32_t passed = chunk.place + LaneEntries::first() - gap_begin(chunk, list, entries);
-#pragma unroll 1
-  for (unsigned w = 0; w < LaneEntries::kCount / kLanes; ++w) {
-    const auto word = static_cast<std::uint32_t>(words);
-    words = words >> 32 | later << 32;
-    later >>= 32;
-    enter(w);
-    std::uint32_t bit = 0;
-    for (std::uint32_t left = __brev(word); left != 0;) {
-      const auto zeros = static_cast<unsigned>(__clz(static_cast<int>(left)));
-      bit += zeros;
-      found(bit, passed + zeros);
-      left = left << zeros << 1;
-      ++bit;
-      passed = 0;
-    }
-    passed += static_cast<unsigned>(__clz(static_cast<int>(word)));
-  }
-}
-
 /// Of the levels above 1 of a chunk, in the order of its entries: their entries first, then they
 /// themselves.
 struct LargeLevels {
@@ -160,19 +135,6 @@ __device__ inline void read_large_levels(const ChunkInHand& chunk, const LargeLe
     }
   }
   __syncwarp();
-}
-
-/// By a whole warp: lists them, and does the same. Returns the number of the lane's first.
-template <typename Found>
-__device__ inline std::uint32_t find_large_levels(const ChunkInHand& chunk, LargeLevels& large,
-                                                  Found found) {
-  const LaneEntries entries = lane_entries(*chunk.bits, kOthers);
-  std::uint32_t all;
-  const std::uint32_t first = warp_exclusive_sum(entries.count(), all);
-  std::uint32_t at = first;
-  entries.visit([&](std::uint32_t i) { large.of[at++] = static_cast<std::uint16_t>(i); });
-  read_large_levels(chunk, large, all, found);
-  return first;
 }
 
 }  // namespace atomo::cuda::coordinate

@@ -1,24 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Coordinates on their way out: the choice of how to write a segment, its word and its bits.
+/// Coordinates on their way out: the bits of a segment, whose word was chosen (coordinate_weigh.cu).
+/// The words are those of rice.hpp.
 ///
-/// The choice stands in format/coordinate_body.hpp, the words in rice.hpp; chunks were rounded by
-/// coordinate.cu.
+/// Mapping. A warp a chunk of 4,096 entries, stream by stream. Its entries in the stream are listed in
+/// shared memory, up to 1,536 at a time: lane l lists those among entries 128 l to 128 l + 127. Levels
+/// above 1 are read and rounded 128 at a time. Then the list is cut into 32 equal parts: a lane counts
+/// the bits of its part, a scan places them, it writes them, sharing its first and last word with its
+/// neighbours.
 ///
-/// Mapping. A warp a chunk of 4,096 entries, lane l of a list's entries 128 l to 128 l + 127, word by
-/// word. Entries whose level is above 1 are first listed in shared memory, so that 128 of them are
-/// read and rounded together, neighbours of the list by neighbouring lanes. weigh
-/// adds up the bits of gaps and levels under the up to three parameters of each of the six sums, those of
-/// the gaps of all three lists in one pass;
-/// the last warp of a segment chooses, lays the chunks' parts of its streams end to end and clears
-/// what they will fill. write_chunk: a lane counts its bits, a scan places them, it writes them,
-/// sharing its first and last word with its neighbours.
+/// Traffic an entry: 0.4 bytes and the entries whose level is above 1; content is written once. The
+/// least possible is the content.
 ///
-/// Traffic an entry: each kernel reads 0.4 bytes and the entries whose level is above 1; content is
-/// cleared once and written once. The least possible is the content.
-///
-/// Shared memory: 8 KiB a warp, 1 KiB (weigh) and the scans'. Sums are integers; bits meet in zeroed words by
-/// atomicOr: no order matters. Tensors are aligned to their entries, everything else is the
-/// workspace.
+/// Shared memory: 6 KiB a warp and the scans'. Bits meet in zeroed words by atomicOr: no order
+/// matters. Tensors are aligned to their entries, everything else is the workspace.
 
 #include "cuda/bit_stream.cuh"
 #include "cuda/coordinate_chunk.cuh"
@@ -27,246 +21,6 @@ namespace atomo::cuda::coordinate {
 namespace {
 
 constexpr unsigned kThreads = 4 * kLanes;  ///< of a block, at most
-
-// ---- the choice
-
-using Tries = std::uint32_t[kRiceTries];
-
-/// What a value takes beyond the 1 + k bits of every word.
-__device__ void add_rest(std::uint32_t value, unsigned k, unsigned raw, Tries& bits) {
-  const bool is_short = value >> k < kRiceLimit;
-#pragma unroll
-  for (unsigned j = 0; j < kRiceTries; ++j) bits[j] += is_short ? value >> (k + j) : 0;
-  if (is_short) return;
-#pragma unroll
-  for (unsigned j = 0; j < kRiceTries; ++j) bits[j] += rice_bits(value, k + j, raw) - (1 + k + j);
-}
-
-/// A chunk's bits under every parameter that is tried: sum s and try j in lane s * kRiceTries + j.
-struct WeighedSums {
-  std::uint32_t mine = 0;
-  /// By a whole warp: `words` words, each lane with what its own take beyond 1 + k bits.
-  __device__ void take(SegmentSum sum, unsigned k, const Tries& rest, std::uint32_t words) {
-#pragma unroll
-    for (unsigned j = 0; j < kRiceTries; ++j) {
-      const std::uint32_t all = __reduce_add_sync(kAllLanes, rest[j]) + words * (1 + k + j);
-      if (lane() == sum * kRiceTries + j) mine = all;
-    }
-  }
-};
-
-/// What the gaps of a lane's entries take beyond the 1 + k bits of every word, in all three lists.
-struct GapRests {
-  Tries every = {}, ones = {}, others = {};
-};
-
-/// By a whole warp, each lane its own entries: weighs their gaps under the three parameters and those
-/// behind them, and lists the entries of levels above 1, of which the lane's first is number `at`. An
-/// entry is in the list of all and in one of the others.
-__device__ GapRests weigh_gaps(const ChunkInHand& chunk, const LaneWords& words, unsigned every_k,
-                               unsigned ones_k, unsigned others_k, LargeLevels& large,
-                               std::uint32_t at) {
-  // A lane has so few entries that of two sums each fits 16 bits.
-  static_assert(LaneEntries::kCount * (kRiceLimit + kGapRawBits) < 1u << 16);
-  GapRests rests;
-  Tries both = {};
-  std::uint32_t next = gap_begin(chunk, kEvery, words.of(kEvery)),
-                next_one = gap_begin(chunk, kOnes, words.of(kOnes)),
-                next_other = gap_begin(chunk, kOthers, words.of(kOthers));
-  std::uint64_t nonzero = words.nonzero[0], more = words.nonzero[1];
-  std::uint64_t above = words.large[0], more_above = words.large[1];
-#pragma unroll 1
-  for (unsigned w = 0; w < LaneEntries::kCount / kLanes; ++w) {
-    const std::uint32_t first = LaneEntries::first() + kLanes * w;
-    const auto larger = static_cast<std::uint32_t>(above);
-    for (auto left = static_cast<std::uint32_t>(nonzero); left != 0; left &= left - 1) {
-      const std::uint32_t i = first + static_cast<unsigned>(__ffs(static_cast<int>(left))) - 1;
-      const bool is_large = (larger & left & (0u - left)) != 0;
-      const std::uint32_t place = chunk.place + i;
-      const std::uint32_t gap = place - next, own = place - (is_large ? next_other : next_one);
-      const unsigned own_k = is_large ? others_k : ones_k;
-      const std::uint32_t own_unit = is_large ? 1u << 16 : 1u;
-      next = place + 1;
-      next_one = is_large ? next_one : next;
-      next_other = is_large ? next : next_other;
-      if (is_large) large.of[at++] = static_cast<std::uint16_t>(i);
-      if (gap >> every_k < kRiceLimit && own >> own_k < kRiceLimit) {
-#pragma unroll
-        for (unsigned j = 0; j < kRiceTries; ++j) {
-          rests.every[j] += gap >> (every_k + j);
-          both[j] += (own >> (own_k + j)) * own_unit;
-        }
-        continue;
-      }
-#pragma unroll
-      for (unsigned j = 0; j < kRiceTries; ++j) {
-        rests.every[j] += rice_bits(gap, every_k + j, kGapRawBits) - (1 + every_k + j);
-        both[j] += (rice_bits(own, own_k + j, kGapRawBits) - (1 + own_k + j)) * own_unit;
-      }
-    }
-    nonzero = nonzero >> 32 | more << 32;
-    above = above >> 32 | more_above << 32;
-    more >>= 32;
-    more_above >>= 32;
-  }
-#pragma unroll
-  for (unsigned j = 0; j < kRiceTries; ++j) {
-    rests.ones[j] = both[j] & 0xFFFFu;
-    rests.others[j] = both[j] >> 16;
-  }
-  return rests;
-}
-
-/// By a whole warp. `tried`: the parameters that are, for the sum of the lane's number.
-__device__ std::uint32_t weigh_chunk(const ChunkInHand& chunk, bool tries_lists,
-                                     const RiceRange& tried, LargeLevels& large) {
-  const Chunk& state = chunk.states[chunk.index];
-  const std::uint32_t ones = state.nonzero - state.large;
-  const auto k_of = [&](SegmentSum sum) {
-    return __shfl_sync(kAllLanes, tried.first, static_cast<int>(sum));
-  };
-  WeighedSums sums;
-  const LaneWords words(*chunk.bits);
-  std::uint32_t all;
-  std::uint32_t at = warp_exclusive_sum(words.of(kOthers).count(), all);
-  if (tries_lists) {
-    const unsigned every_k = k_of(kEveryGaps), ones_k = k_of(kOnesGaps),
-                   others_k = k_of(kOthersGaps);
-    const GapRests rests = weigh_gaps(chunk, words, every_k, ones_k, others_k, large, at);
-    sums.take(kEveryGaps, every_k, rests.every, state.nonzero);
-    sums.take(kOnesGaps, ones_k, rests.ones, ones);
-    sums.take(kOthersGaps, others_k, rests.others, state.large);
-  } else {
-    words.of(kOthers).visit(
-        [&](std::uint32_t i) { large.of[at++] = static_cast<std::uint16_t>(i); });
-  }
-  const unsigned every_k = k_of(kEveryLevels), others_k = k_of(kOthersLevels),
-                 dense_k = k_of(kDenseLevels);
-  Tries every = {}, others = {}, dense = {};
-  read_large_levels(chunk, large, all, [&](std::uint32_t, std::uint32_t level) {
-    add_rest(level - 1, every_k, kLevelBits, every);
-    add_rest(level - 2, others_k, kLevelBits, others);
-    add_rest(level, dense_k, kLevelBits, dense);
-  });
-  if (lane() == 0) {
-    for (unsigned j = 0; j < kRiceTries; ++j) dense[j] += ones * (1u >> (dense_k + j));
-  }
-  sums.take(kEveryLevels, every_k, every, state.nonzero);
-  sums.take(kOthersLevels, others_k, others, state.large);
-  sums.take(kDenseLevels, dense_k, dense, chunk.entries);
-  return sums.mine;
-}
-
-/// Of a warp.
-struct ChooseMemory {
-  std::uint32_t sums[kSegmentSums * kRiceTries];
-  unsigned first[kSegmentSums];  ///< of the parameters that are tried
-  unsigned best[kSegmentSums];   ///< of these
-
-  /// The place of a parameter's sum.
-  [[nodiscard]] __device__ unsigned place(SegmentSum sum, unsigned k) const {
-    return sum * kRiceTries + k - first[sum];
-  }
-};
-struct ChooseMemories {
-  ChooseMemory of[kThreads / kLanes];
-};
-
-/// By a whole warp, all chunks weighed: the segment's word, and where each chunk's parts of the
-/// streams begin, of the second of two lists from the content's end downward. `tried` as in
-/// weigh_chunk.
-__device__ SegmentPlan choose(const ChunkInHand& chunk, const SegmentCounts& counts,
-                              const RiceRange& tried) {
-  constexpr unsigned kSums = kSegmentSums * kRiceTries;
-  ChooseMemory& memory = shared<ChooseMemories>().of[warp_in_block()];
-  if (lane() < kSegmentSums) memory.first[lane()] = tried.first;
-  __syncwarp();
-  std::uint32_t ends[kLists];
-  for (unsigned list = 0; list < kLists; ++list)
-    ends[list] = chunk.segment_entries - place_after(chunk, list, chunk.siblings);
-  if (lane() < kSums) {
-    const unsigned s = lane() / kRiceTries;
-    std::uint32_t sum = 0;
-    for (unsigned c = 0; c < chunk.siblings; ++c) sum += __ldcg(&chunk.states[c].sums[lane()]);
-    const unsigned k = memory.first[s] + lane() % kRiceTries;
-    if (s == kEveryGaps) sum += rice_bits(ends[kEvery], k, kGapRawBits);
-    if (s == kOnesGaps) sum += rice_bits(ends[kOnes], k, kGapRawBits);
-    if (s == kOthersGaps) sum += rice_bits(ends[kOthers], k, kGapRawBits);
-    memory.sums[lane()] = sum;
-  }
-  __syncwarp();
-  if (lane() < kSegmentSums) {
-    const auto own = static_cast<SegmentSum>(lane());
-    memory.best[own] =
-        choose_rice(tried, [&](unsigned k) { return memory.sums[memory.place(own, k)]; }).k;
-  }
-  __syncwarp();
-  SegmentPlan plan = plan_chosen(counts, [&](SegmentSum sum) {
-    const unsigned k = memory.best[sum];
-    return RiceChoice{k, memory.sums[memory.place(sum, k)]};
-  });
-  plan.word.bytes = static_cast<std::uint32_t>((plan.bits + 7) / 8);
-
-  const SegmentWord how = plan.word;
-  std::uint32_t bits[2] = {};
-  if (lane() < chunk.siblings) {
-    const Chunk& state = chunk.states[lane()];
-    const auto at = [&](SegmentSum sum, unsigned k) {
-      return __ldcg(&state.sums[memory.place(sum, k)]);
-    };
-    const auto left = static_cast<std::uint32_t>(chunk.segment_entries - lane() * kCoordinateChunk);
-    const std::uint32_t entries = left < kCoordinateChunk ? left : kCoordinateChunk;
-    if (how.mode == SegmentMode::dense) {
-      bits[0] = state.nonzero + (how.level == kMaxLevelRice ? entries * (kLevelBits + 1)
-                                                            : at(kDenseLevels, how.level));
-    } else if (how.mode == SegmentMode::one_list) {
-      bits[0] = state.nonzero + at(kEveryGaps, how.others) + at(kEveryLevels, how.level);
-    } else {
-      bits[0] = state.nonzero - state.large + at(kOnesGaps, how.ones);
-      bits[1] = state.large + at(kOthersGaps, how.others) + at(kOthersLevels, how.level);
-    }
-  }
-  std::uint32_t all;
-  const std::uint32_t before = warp_exclusive_sum(bits[0], all);
-  const std::uint32_t behind = warp_exclusive_sum(bits[1], all);
-  if (lane() < chunk.siblings) {
-    chunk.states[lane()].bit[0] = before;
-    chunk.states[lane()].bit[1] = 8 * plan.word.bytes - behind;
-  }
-  return plan;
-}
-
-__global__ void __launch_bounds__(kThreads) weigh(Frame frame, Plan plan) {
-  ChunkInHand chunk;
-  if (!take_chunk(frame, plan, chunk)) return;
-  const SegmentCounts counts = count_segment(chunk);
-  std::uint32_t* const word = frame(plan.words) + chunk.segment;
-  if (counts.nonzero == 0) {
-    if (lane() == 0 && chunk.index == 0) *word = 0;
-    return;
-  }
-  const RiceRange tried = sum_range(static_cast<SegmentSum>(lane() % kSegmentSums), counts);
-  const std::uint32_t mine = weigh_chunk(chunk, counts.tries_lists(), tried,
-                                         dynamic_shared<LargeLevels>()[warp_in_block()]);
-  if (lane() < kSegmentSums * kRiceTries) chunk.states[chunk.index].sums[lane()] = mine;
-  __syncwarp();
-  const std::uint32_t ticket = lane() == 0 ? take_ticket(frame(plan.tickets) + chunk.segment) : 0;
-  if (__shfl_sync(kAllLanes, ticket, 0) + 1 != chunk.siblings) return;
-  __syncwarp();  // a shuffle orders no memory
-  const SegmentPlan chosen = choose(chunk, counts, tried);
-  if (lane() == 0) *word = chosen.word.pack();
-  // The word that the last bit would share with one more, too: it may be no end at all.
-  auto* const slot = reinterpret_cast<uint4*>(chunk.slot);
-  for (std::uint64_t i = lane(); i < chosen.bits / 128 + 1; i += kLanes) slot[i] = uint4{};
-}
-
-// ---- writing
-
-/// Adds lengths up.
-struct BitCounter {
-  std::uint32_t bits = 0;
-  __device__ void put(RiceWord word) { bits += word.count; }
-};
 
 /// Sets the bits of a stream that goes down, from those below `bit` on (BitSetter).
 class DownwardBitSetter {
@@ -296,7 +50,9 @@ class DownwardBitSetter {
   unsigned fill_;
 };
 
+/// Puts words; one of up to 32 bits at once.
 struct RiceSetter {
+  static constexpr Direction kDirection = Direction::upward;
   BitSetter out;
   __device__ void put(RiceWord word) {
     out.put(static_cast<std::uint32_t>(word.bits), word.count < 32 ? word.count : 32);
@@ -305,6 +61,7 @@ struct RiceSetter {
 };
 
 struct DownwardRiceSetter {
+  static constexpr Direction kDirection = Direction::downward;
   DownwardBitSetter out;
   __device__ void put(RiceWord word) {
     if (word.count > 32) out.put(static_cast<std::uint32_t>(word.bits >> 32), word.count - 32);
@@ -321,78 +78,211 @@ struct Stream {
   unsigned gap_k = 0, level_k = 0;
 };
 
-/// The levels of a lane's entries, in ascending order.
-struct LevelReader {
-  const ChunkInHand& chunk;
-  const LargeLevels& levels;
-  std::uint32_t number;  ///< of the next one above 1
-  MarkedWord word = {};
+/// What is written of an entry: its place in the chunk, its sign, its level.
+struct Item {
+  static constexpr unsigned kPlaceBits = 12, kLevelAt = kPlaceBits + 1;
+  static_assert(kCoordinateChunk == 1u << kPlaceBits);
+  /// In place of a level that has no room.
+  static constexpr std::uint32_t kLong = (1u << (32 - kLevelAt)) - 1;
 
-  __device__ void enter(unsigned w) {
-    word = load_word(*chunk.bits, LaneEntries::kCount / kLanes * lane() + w);
+  std::uint32_t bits;
+
+  [[nodiscard]] static __device__ Item of(std::uint32_t place, std::uint32_t negative,
+                                          std::uint32_t level) {
+    return {place | negative << kPlaceBits | (level < kLong ? level : kLong) << kLevelAt};
   }
-  /// Of bit `bit` of word `w`.
-  __device__ std::uint32_t next(unsigned w, unsigned bit) {
-    if ((word.large >> bit & 1) == 0) return word.nonzero >> bit & 1;
-    const std::uint32_t level = levels.of[number++];
-    if (level != kLongLevel) return level;
-    const std::uint32_t i = LaneEntries::first() + kLanes * w + bit;
-    return chunk.level(i, chunk.bits->carried(i));
-  }
-  [[nodiscard]] __device__ RiceWord sign(unsigned bit) const {
-    return {word.negative >> bit & 1, 1};
-  }
+  [[nodiscard]] __device__ std::uint32_t place() const { return bits & (kCoordinateChunk - 1); }
+  [[nodiscard]] __device__ std::uint32_t negative() const { return bits >> kPlaceBits & 1; }
+  [[nodiscard]] __device__ std::uint32_t level() const { return bits >> kLevelAt; }
 };
 
-template <Direction direction, typename Out>
-__device__ void put_entries(const ChunkInHand& chunk, const Stream& stream, LevelReader levels,
-                            Out& out) {
+/// Those of a chunk's part of a stream that are written together, in the stream's order. Of a warp.
+struct Items {
+  static constexpr std::uint32_t kCount = 1536;
+  Item of[kCount];
+};
+
+/// By a whole warp: lists the items from number `base` on; of levels above 1 that they are, as 2.
+/// `own`: the number of the lane's first entry in the list.
+__device__ void list_items(const ChunkInHand& chunk, const Stream& stream, std::uint32_t own,
+                           std::uint32_t base, Items& items) {
   if (stream.dense) {
-#pragma unroll 1
-    for (unsigned w = 0; w < LaneEntries::kCount / kLanes; ++w) {
-      levels.enter(w);
-      const std::uint32_t first = LaneEntries::first() + kLanes * w;
-      for (unsigned bit = 0; bit < kLanes && first + bit < chunk.entries; ++bit) {
-        RiceWord word = rice_word<direction>(levels.next(w, bit), stream.level_k, kLevelBits);
-        if ((levels.word.nonzero >> bit & 1) != 0) word = join<direction>(word, levels.sign(bit));
-        out.put(word);
-      }
+    const std::uint32_t end = min(chunk.entries, base + Items::kCount);
+    for (std::uint32_t i = base + lane(); i < end; i += kLanes) {
+      const MarkedWord word = load_word(*chunk.bits, i / kLanes);
+      const auto bit = [&](std::uint32_t of) { return of >> lane() & 1; };
+      items.of[i - base] = Item::of(i, bit(word.negative), bit(word.nonzero) + bit(word.large));
     }
     return;
   }
-  unsigned word = 0;
-  visit_gaps(
-      chunk, stream.list,
-      [&](unsigned w) {
-        levels.enter(w);
-        word = w;
-      },
-      [&](unsigned bit, std::uint32_t gap) {
-        out.put(join<direction>(rice_word<direction>(gap, stream.gap_k, kGapRawBits),
-                                levels.sign(bit)));
-        if (!stream.with_levels) return;
-        out.put(
-            rice_word<direction>(levels.next(word, bit) - stream.base, stream.level_k, kLevelBits));
-      });
+  std::uint32_t number = own - base;  // those before `base` come to more than there are
+#pragma unroll 1
+  for (unsigned w = 0; w < LaneEntries::kCount / kLanes; ++w) {
+    const MarkedWord word = load_word(*chunk.bits, LaneEntries::kCount / kLanes * lane() + w);
+    const std::uint32_t first = LaneEntries::first() + kLanes * w;
+    std::uint32_t left = stream.list == kEvery  ? word.nonzero
+                         : stream.list == kOnes ? word.nonzero & ~word.large
+                                                : word.large;
+    for (; left != 0; left &= left - 1, ++number) {
+      const unsigned bit = static_cast<unsigned>(__ffs(static_cast<int>(left))) - 1;
+      if (number < Items::kCount)
+        items.of[number] =
+            Item::of(first + bit, word.negative >> bit & 1, 1 + (word.large >> bit & 1));
+    }
+  }
 }
+
+/// By a whole warp: puts the levels that are above 1 into `count` items.
+__device__ void read_levels(const ChunkInHand& chunk, std::uint32_t count, Items& items) {
+  const auto put = [&](std::uint32_t n, Item item, std::uint32_t level) {
+    items.of[n] = Item::of(item.place(), item.negative(), level);
+  };
+  const auto carried = [&](Item item) { return chunk.bits->carried(item.place()); };
+  if (chunk.at_top != 0) {
+#pragma unroll 1
+    for (std::uint32_t n = lane(); n < count; n += kLanes) {
+      const Item item = items.of[n];
+      if (item.level() > 1) put(n, item, chunk.level(item.place(), carried(item)));
+    }
+    return;
+  }
+  constexpr unsigned kTogether = 4;  // on their way together
+#pragma unroll 1
+  for (std::uint32_t first = lane(); first < count; first += kTogether * kLanes) {
+    Item item[kTogether];
+    float x[kTogether];
+    std::uint32_t carries = 0;  // a bit an item
+#pragma unroll
+    for (unsigned k = 0; k < kTogether; ++k) {
+      const std::uint32_t n = first + k * kLanes;
+      item[k] = n < count ? items.of[n] : Item{};
+      x[k] = item[k].level() > 1 ? chunk.x(item[k].place()) : 0;
+      carries |= item[k].level() > 1 ? carried(item[k]) << k : 0;
+    }
+#pragma unroll
+    for (unsigned k = 0; k < kTogether; ++k) {
+      const auto fixed = static_cast<std::uint32_t>(grid_fixed_in_range(x[k], chunk.scale) >> 32);
+      if (item[k].level() > 1) put(first + k * kLanes, item[k], fixed + (carries >> k & 1));
+    }
+  }
+}
+
+/// The words of a stream.
+class Words {
+ public:
+  __device__ Words(const ChunkInHand& chunk, const Stream& stream)
+      : chunk_(chunk), stream_(stream) {}
+
+  /// `next`: the place in the segment behind the list's entry before; becomes that behind this one.
+  [[nodiscard]] __device__ std::uint32_t bits(Item item, std::uint32_t& next) const {
+    const std::uint32_t level = level_of(item);
+    if (stream_.dense)
+      return rice_bits(level, stream_.level_k, kLevelBits) + (level != 0 ? 1u : 0u);
+    return list_bits(take_gap(item, next), level);
+  }
+
+  template <typename Setter>
+  __device__ void put(Item item, std::uint32_t& next, Setter& setter) const {
+    constexpr Direction direction = Setter::kDirection;
+    const std::uint32_t level = level_of(item);
+    const RiceWord sign{item.negative(), 1};
+    if (stream_.dense) {
+      const RiceWord word = rice_word<direction>(level, stream_.level_k, kLevelBits);
+      return setter.put(level != 0 ? join<direction>(word, sign) : word);
+    }
+    const std::uint32_t gap = take_gap(item, next), value = level - stream_.base;
+    if (list_bits(gap, level) < 32) {
+      ShortWord word =
+          append<direction>(short_word<direction>(gap, stream_.gap_k), {item.negative(), 1});
+      if (stream_.with_levels)
+        word = append<direction>(word, short_word<direction>(value, stream_.level_k));
+      return setter.out.put(word.bits, word.count);
+    }
+    setter.put(join<direction>(rice_word<direction>(gap, stream_.gap_k, kGapRawBits), sign));
+    if (stream_.with_levels) setter.put(rice_word<direction>(value, stream_.level_k, kLevelBits));
+  }
+
+ private:
+  /// Up to 31 bits of a stream, as a RiceWord has them.
+  struct ShortWord {
+    std::uint32_t bits;
+    unsigned count;
+  };
+  template <Direction direction>
+  [[nodiscard]] static __device__ ShortWord append(ShortWord first, ShortWord next) {
+    const unsigned count = first.count + next.count;
+    if constexpr (direction == Direction::upward)
+      return {first.bits | next.bits << first.count, count};
+    return {first.bits << next.count | next.bits, count};
+  }
+  template <Direction direction>
+  [[nodiscard]] static __device__ ShortWord short_word(std::uint32_t v, unsigned k) {
+    const std::uint32_t q = v >> k, ones = (1u << q) - 1;
+    return append<direction>({direction == Direction::upward ? ones : ones << 1, q + 1},
+                             {v & ((1u << k) - 1), k});
+  }
+
+  [[nodiscard]] __device__ std::uint32_t level_of(Item item) const {
+    const std::uint32_t level = item.level();
+    if (level != Item::kLong) return level;
+    const std::uint32_t i = item.place();
+    return chunk_.level(i, chunk_.bits->carried(i));
+  }
+  [[nodiscard]] __device__ std::uint32_t take_gap(Item item, std::uint32_t& next) const {
+    const std::uint32_t place = chunk_.place + item.place(), gap = place - next;
+    next = place + 1;
+    return gap;
+  }
+  [[nodiscard]] __device__ std::uint32_t list_bits(std::uint32_t gap, std::uint32_t level) const {
+    return rice_bits(gap, stream_.gap_k, kGapRawBits) + 1 +
+           (stream_.with_levels ? rice_bits(level - stream_.base, stream_.level_k, kLevelBits) : 0);
+  }
+
+  const ChunkInHand& chunk_;
+  const Stream& stream_;
+};
 
 /// By a whole warp: the chunk's part of a stream, which begins at `bit` of the slot and goes up, or
 /// below it and goes down; behind the segment's last the end mark.
-template <Direction direction>
-__device__ void write_stream(const ChunkInHand& chunk, const Stream& stream,
-                             const LevelReader& levels, std::uint32_t bit) {
-  using Setter = std::conditional_t<direction == Direction::upward, RiceSetter, DownwardRiceSetter>;
-  BitCounter counter;
-  put_entries<direction>(chunk, stream, levels, counter);
-  std::uint32_t all;
-  const std::uint32_t before = warp_exclusive_sum(counter.bits, all);
-  Setter setter{{chunk.slot, direction == Direction::upward ? bit + before : bit - before}};
-  put_entries<direction>(chunk, stream, levels, setter);
-  if (!stream.dense && chunk.is_last()) {
-    const std::uint32_t end =
-        chunk.segment_entries - place_after(chunk, stream.list, chunk.siblings);
-    if (lane() == kLanes - 1) setter.put(rice_word<direction>(end, stream.gap_k, kGapRawBits));
+template <typename Setter>
+__device__ void write_stream(const ChunkInHand& chunk, const Stream& stream, std::uint32_t bit,
+                             Items& items) {
+  const Words words(chunk, stream);
+  const auto beside = [&](std::uint32_t bits) {  // that many bits further along
+    return Setter::kDirection == Direction::upward ? bit + bits : bit - bits;
+  };
+  std::uint32_t all = chunk.entries, own = 0, next = 0;
+  if (!stream.dense) {
+    own = warp_exclusive_sum(lane_entries(*chunk.bits, stream.list).count(), all);
+    next = place_after(chunk, stream.list, chunk.index);
   }
+#pragma unroll 1
+  for (std::uint32_t base = 0; base < all; base += Items::kCount) {
+    const std::uint32_t count = min(all - base, Items::kCount);
+    list_items(chunk, stream, own, base, items);
+    __syncwarp();
+    if (stream.with_levels) read_levels(chunk, count, items);
+    __syncwarp();
+    // Neighbours in the stream by one lane; an odd number each, so that lanes read different banks.
+    const std::uint32_t each = divide_up(count, kLanes) | 1;
+    const std::uint32_t begin = min(each * lane(), count), end = min(begin + each, count);
+    const std::uint32_t before_own =
+        begin == 0 ? next : chunk.place + items.of[begin - 1].place() + 1;
+    std::uint32_t place = before_own, own_bits = 0, round_bits;
+    for (std::uint32_t n = begin; n < end; ++n) own_bits += words.bits(items.of[n], place);
+    const std::uint32_t before = warp_exclusive_sum(own_bits, round_bits);
+    place = before_own;
+    Setter setter{{chunk.slot, beside(before)}};
+    for (std::uint32_t n = begin; n < end; ++n) words.put(items.of[n], place, setter);
+    setter.out.flush();
+    bit = beside(round_bits);
+    next = chunk.place + items.of[count - 1].place() + 1;
+    __syncwarp();  // all are read
+  }
+  if (stream.dense || !chunk.is_last() || lane() != 0) return;
+  Setter setter{{chunk.slot, bit}};
+  setter.put(
+      rice_word<Setter::kDirection>(chunk.segment_entries - next, stream.gap_k, kGapRawBits));
   setter.out.flush();
 }
 
@@ -401,24 +291,18 @@ __global__ void __launch_bounds__(kThreads, 6) write_chunk(Frame frame, Plan pla
   if (!take_chunk(frame, plan, chunk)) return;
   const SegmentWord how = SegmentWord::unpack(frame(plan.words)[chunk.segment]);
   if (how.mode == SegmentMode::zero) return;
-  LargeLevels& large = dynamic_shared<LargeLevels>()[warp_in_block()];
-  const std::uint32_t first =
-      find_large_levels(chunk, large, [&](std::uint32_t number, std::uint32_t level) {
-        large.of[number] = static_cast<std::uint16_t>(level < kLongLevel ? level : kLongLevel);
-      });
-  const LevelReader levels{chunk, large, first};
+  Items& items = dynamic_shared<Items>()[warp_in_block()];
   const Chunk& state = chunk.states[chunk.index];
   if (how.mode == SegmentMode::dense) {
-    write_stream<Direction::upward>(
-        chunk, {.dense = true, .with_levels = true, .level_k = how.level}, levels, state.bit[0]);
+    write_stream<RiceSetter>(chunk, {.dense = true, .with_levels = true, .level_k = how.level},
+                             state.bit[0], items);
   } else if (how.mode == SegmentMode::one_list) {
-    write_stream<Direction::upward>(chunk, {kEvery, false, true, 1, how.others, how.level}, levels,
-                                    state.bit[0]);
+    write_stream<RiceSetter>(chunk, {kEvery, false, true, 1, how.others, how.level}, state.bit[0],
+                             items);
   } else {
-    write_stream<Direction::upward>(chunk, {kOnes, false, false, 0, how.ones, 0}, levels,
-                                    state.bit[0]);
-    write_stream<Direction::downward>(chunk, {kOthers, false, true, 2, how.others, how.level},
-                                      levels, state.bit[1]);
+    write_stream<RiceSetter>(chunk, {kOnes, false, false, 0, how.ones, 0}, state.bit[0], items);
+    write_stream<DownwardRiceSetter>(chunk, {kOthers, false, true, 2, how.others, how.level},
+                                     state.bit[1], items);
   }
 }
 
@@ -426,12 +310,8 @@ __global__ void __launch_bounds__(kThreads, 6) write_chunk(Frame frame, Plan pla
 
 void write_segments(const Frame& frame, const Plan& plan, Queue& queue) {
   const unsigned warps = std::min(warps_per_block, kThreads / kLanes);
-  const auto launch = [&](void (*kernel)(Frame, Plan)) {
-    queue.launch_blocks(kernel, divide_up(plan.chunks.units, warps), warps * kLanes,
-                        warps * sizeof(LargeLevels), frame, plan);
-  };
-  launch(weigh);
-  launch(write_chunk);
+  queue.launch_blocks(write_chunk, divide_up(plan.chunks.units, warps), warps * kLanes,
+                      warps * sizeof(Items), frame, plan);
 }
 
 }  // namespace atomo::cuda::coordinate

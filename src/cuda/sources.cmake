@@ -24,6 +24,7 @@ set(ATOMO_CUDA_SOURCES
   cuda/coordinate_decode.cu
   cuda/coordinate_levels.cu
   cuda/coordinate_price.cu
+  cuda/coordinate_weigh.cu
   cuda/coordinate_write.cu
   cuda/factors.cu
   cuda/factors_decode.cu
