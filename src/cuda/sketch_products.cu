@@ -3,25 +3,27 @@
 /// matrices.
 ///
 /// Mathematics. With the matrix T and r vectors X of the rows' and Z of the columns' side: T^T X
-/// and T Z, in f32 or for a basis on tensor cores (tf32_product.cuh); the Gram matrix X^T X or Z^T Z
-/// and the turned vectors X W^T in f64, on tensor cores too (f64_product.cuh).
+/// and T Z on tensor cores, for a basis with vectors that are rounded, else with whole ones
+/// (tf32_product.cuh); the Gram matrix X^T X or Z^T Z and the turned vectors X W^T in f64, on tensor
+/// cores too (f64_product.cuh).
 ///
 /// Mapping. A block a tile of 64 values of r vectors (64 vectors at a time), over a stretch of the
 /// sum: some 384 of its terms, 128 of a Gram matrix, more where there would be over 128 stretches;
-/// in f32 up to 16 vectors are multiplied as narrow_product.cuh has it, to the same bits. All
+/// up to 16 whole vectors are multiplied in f32 as narrow_product.cuh has it. All
 /// blocks of a launch do about the same work, whatever the matrices are. Stretches leave their sums
-/// in the workspace; a second launch adds them up in order, a warp some 4,096 of them. Of a Gram matrix tiles on and below
-/// the diagonal are made, and of the triangle that makes vectors orthonormal nothing above the diagonal is read.
+/// in the workspace; a second launch adds them up in order, a warp some 4,096 of them. Of a Gram
+/// matrix tiles on and below the diagonal are made, and of the triangle that makes vectors orthonormal
+/// nothing above the diagonal is read.
 ///
 /// Traffic in bytes an entry of the matrix: 4 read by each of the two products (the least: the
 /// second needs the first) for every 64 vectors. Stretches write and read 4 r / 384 twice over. 2 r
-/// operations a product: in f32 with r of 16 and fewer memory bounds the time, with 64 arithmetic;
-/// on tensor cores memory up to 32, with 64 the instructions that feed them, a third of f32's.
+/// operations a product: memory bounds the time of up to 32 vectors; with 64 the instructions that
+/// feed the tensor cores do, a third of f32's with rounded vectors, half of them with whole ones.
 ///
-/// Shared memory: 20,224 bytes, 18,432 in TF32, 20,480 in f64. Determinism: sums go in
-/// ascending order within stretches (on tensor cores in an order of the architecture's) and over
-/// them, both functions of the shape. Alignment: all operands stand in the workspace, so that 16
-/// bytes are read at once where lines are multiples of four.
+/// Shared memory: 18,432 bytes in TF32, 11,520 of narrow products beside them, 20,480 in f64.
+/// Determinism: sums go in ascending order over stretches, and within them in an order of the
+/// architecture's, both functions of the shape. Alignment: all operands stand in the workspace, so
+/// that 16 bytes are read at once where lines are multiples of four.
 
 #include "cuda/f64_product.cuh"
 #include "cuda/narrow_product.cuh"
@@ -112,8 +114,8 @@ __host__ __device__ const Split& turned_of(const SketchPlan& plan, SketchSide si
   return side == SketchSide::rows ? plan.turned_rows : plan.turned_columns;
 }
 
-/// A tile of a product of the matrix. `basis`: on tensor cores, for what may be any basis.
-template <bool basis>
+/// A tile of a product of the matrix.
+template <TensorVectors kind>
 __device__ void multiply_unit(const Frame& frame, const SketchPlan& plan, SketchSide side,
                               std::uint32_t iteration) {
   const UnitOf at = find_unit(frame, units_of(plan, side).units, blockIdx.x);
@@ -128,23 +130,21 @@ __device__ void multiply_unit(const Frame& frame, const SketchPlan& plan, Sketch
   if (rank == 0 || place.first_line >= length) return;
   float* const to = sums_of(product.to.at, reinterpret_cast<float*>(frame(job.partials)),
                             product.cut, place, rank * length);
-  if constexpr (basis) {
-    multiply_tile_tf32(matrix, vectors, place, to, length);
-  } else if (rank <= kNarrowVectors) {
+  if (kind == TensorVectors::whole && rank <= kNarrowVectors) {
     multiply_narrow(matrix, vectors, place, to, length);
   } else {
-    multiply_tile(matrix, vectors, place, [=](const auto& sums) { put_sums(to, length, sums); });
+    multiply_tile_tf32<kind>(matrix, vectors, place, to, length);
   }
 }
 
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kTileThreads, 3)
     multiply(Frame frame, SketchPlan plan, SketchSide side, std::uint32_t iteration) {
-  multiply_unit<false>(frame, plan, side, iteration);
+  multiply_unit<TensorVectors::whole>(frame, plan, side, iteration);
 }
 
 __global__ void __launch_bounds__(kTileThreads, 4)
     multiply_tf32(Frame frame, SketchPlan plan, SketchSide side, std::uint32_t iteration) {
-  multiply_unit<true>(frame, plan, side, iteration);
+  multiply_unit<TensorVectors::rounded>(frame, plan, side, iteration);
 }
 
 __global__ void fold_product(Frame frame, SketchPlan plan, SketchSide side,

@@ -3,18 +3,22 @@
 /// A tile of a matrix product on tensor cores: 64 lines of a matrix times up to 64 vectors, over a
 /// stretch of their depth.
 ///
-/// Mathematics. Tensor cores multiply TF32, ten bits of mantissa, and sum in f32. The vectors are
-/// rounded to it: what comes out is the product with other vectors, which is as good where any will
-/// do that span about the same. The matrix must not be, since a rounded one has other directions:
-/// an entry is a sum of two numbers of TF32, its upper and its next eleven bits, and both are
-/// multiplied. So lines times rounded vectors are right to 2^-20 of a term and to the roundings of
-/// the device's sums.
+/// Mathematics. Tensor cores multiply TF32, ten bits of mantissa, and sum in f32. An entry of the
+/// matrix is a sum of two numbers of TF32, its upper and its next eleven bits. `TensorVectors` says what
+/// is made of vectors:
+/// - `rounded` to TF32: what comes out is the product with other vectors, which is as good where any
+///   will do that span about the same. Both parts of an entry are multiplied, since a rounded matrix
+///   has other directions. Lines times rounded vectors are right to 2^-20 of a term and to the
+///   roundings of the device's sums.
+/// - `whole`: a sum of two numbers as well. The lower parts of both are not multiplied by each other:
+///   a term is right to 2^-20. The device sums eight terms at a time, beginning with the smaller
+///   parts, and f32 sums do the rest: how tensor cores round matters within eight terms alone.
 ///
 /// Mapping. 128 threads; a warp has 32 lines times 32 vectors, or 16 lines times all where there are
 /// up to 32 or 16 (a tile of as many then). Steps of 32 of the depth go through shared memory, laid
 /// out as they lie in memory; those of the next step are on their way meanwhile. Per 8 terms of the
 /// depth a lane reads up to 16 values, and the warp multiplies up to eight times 16 x 8 with 8 x 16
-/// entries.
+/// entries, or twelve times.
 ///
 /// Shared memory: 18,432 bytes. Determinism: the order of a device's sums is its own, so that bits
 /// are the same on GPUs of one architecture alone, whatever the order of blocks. Alignment: as
@@ -25,6 +29,9 @@
 #include "cuda/tile_product.cuh"
 
 namespace atomo::cuda {
+
+/// What tensor cores multiply the matrix with.
+enum class TensorVectors { rounded, whole };
 
 namespace tf32 {
 
@@ -45,6 +52,11 @@ __device__ inline float rounded(float value) {
 /// The upper bits alone.
 __device__ inline float upper(float value) {
   return __uint_as_float(__float_as_uint(value) & kUpperBits);
+}
+/// Two numbers of TF32 whose sum is `value` but for its last two bits.
+__device__ inline void split(float value, float& high, float& low) {
+  high = upper(value);
+  low = upper(value - high);
 }
 
 /// The lines and the vectors of a step; in the end the sums of all vectors, a row each.
@@ -108,7 +120,8 @@ struct Squares {
                                std::conditional_t<kAlong, wmma::row_major, wmma::col_major>>;
   using Vectors =
       wmma::fragment<wmma::matrix_b, kSide, kSide, kTerms, wmma::precision::tf32, wmma::col_major>;
-  wmma::fragment<wmma::accumulator, kSide, kSide, kTerms, float> sums[kLines][kVectors];
+  using Sums = wmma::fragment<wmma::accumulator, kSide, kSide, kTerms, float>;
+  Sums sums[kLines][kVectors];
   unsigned of_lines[Lines::num_elements], of_vectors[Vectors::num_elements];  // see `find_places`
 
   __device__ static unsigned line() { return warp_in_block() % kWarps * kLines * kSide; }
@@ -142,36 +155,49 @@ struct Squares {
       for (auto& sum : of_line) wmma::fill_fragment(sum, 0.0f);
     }
   }
-  __device__ void add(const Lines (&lines)[kLines], const Vectors (&vectors)[kVectors]) {
-#pragma unroll
-    for (unsigned i = 0; i < kLines; ++i) {
-#pragma unroll
-      for (unsigned j = 0; j < kVectors; ++j)
-        wmma::mma_sync(sums[i][j], lines[i], vectors[j], sums[i][j]);
-    }
-  }
+  template <TensorVectors kind>
   __device__ void add(const Memory& memory) {
-#pragma unroll 2
+    constexpr bool kWhole = kind == TensorVectors::whole;
+#pragma unroll kWhole ? 1 : 2
     for (unsigned depth = 0; depth < kDepth; depth += kTerms) {
       Lines high[kLines], low[kLines];
-      Vectors vectors[kVectors];
+      Vectors vectors[kVectors], lower[kWhole ? kVectors : 1];
 #pragma unroll
       for (unsigned i = 0; i < kLines; ++i) {
 #pragma unroll
-        for (unsigned e = 0; e < Lines::num_elements; ++e) {
-          const float value = memory.lines[of_lines[e] + i * kSide * kLine + depth * kTerm];
-          high[i].x[e] = upper(value);
-          low[i].x[e] = upper(value - high[i].x[e]);
-        }
+        for (unsigned e = 0; e < Lines::num_elements; ++e)
+          split(memory.lines[of_lines[e] + i * kSide * kLine + depth * kTerm], high[i].x[e],
+                low[i].x[e]);
       }
 #pragma unroll
       for (unsigned j = 0; j < kVectors; ++j) {
 #pragma unroll
-        for (unsigned e = 0; e < Vectors::num_elements; ++e)
-          vectors[j].x[e] = memory.vectors[of_vectors[e] + j * kSide * kRow + depth];
+        for (unsigned e = 0; e < Vectors::num_elements; ++e) {
+          const float value = memory.vectors[of_vectors[e] + j * kSide * kRow + depth];
+          if constexpr (kWhole)
+            split(value, vectors[j].x[e], lower[j].x[e]);
+          else
+            vectors[j].x[e] = value;
+        }
       }
-      add(low, vectors);
-      add(high, vectors);
+#pragma unroll
+      for (unsigned i = 0; i < kLines; ++i) {
+#pragma unroll
+        for (unsigned j = 0; j < kVectors; ++j) {
+          if constexpr (kWhole) {
+            Sums eight;
+            wmma::fill_fragment(eight, 0.0f);
+            wmma::mma_sync(eight, low[i], vectors[j], eight);
+            wmma::mma_sync(eight, high[i], lower[j], eight);
+            wmma::mma_sync(eight, high[i], vectors[j], eight);
+#pragma unroll
+            for (unsigned e = 0; e < Sums::num_elements; ++e) sums[i][j].x[e] += eight.x[e];
+          } else {
+            wmma::mma_sync(sums[i][j], low[i], vectors[j], sums[i][j]);
+            wmma::mma_sync(sums[i][j], high[i], vectors[j], sums[i][j]);
+          }
+        }
+      }
     }
   }
   __device__ void put(float* to) const {
@@ -185,7 +211,7 @@ struct Squares {
   }
 };
 
-template <bool kAlong, unsigned kStrip>
+template <TensorVectors kind, bool kAlong, unsigned kStrip>
 __device__ inline void multiply(const Operand<float>& matrix, const Operand<float>& vectors,
                                 const TilePlace& place, float* to, std::uint64_t length) {
   auto& memory = shared<Memory>();
@@ -198,13 +224,15 @@ __device__ inline void multiply(const Operand<float>& matrix, const Operand<floa
   next_vectors.load(vectors, place.second_line, place.begin, place.end);
   for (std::uint64_t depth = place.begin; depth < place.end; depth += kDepth) {
     next_lines.store(memory.lines, [](float value) { return value; });
-    next_vectors.store(memory.vectors, [](float value) { return rounded(value); });
+    next_vectors.store(memory.vectors, [](float value) {
+      return kind == TensorVectors::rounded ? rounded(value) : value;
+    });
     __syncthreads();
     if (depth + kDepth < place.end) {
       next_lines.load(matrix, place.first_line, depth + kDepth, place.end);
       next_vectors.load(vectors, place.second_line, depth + kDepth, place.end);
     }
-    squares.add(memory);
+    squares.template add<kind>(memory);
     __syncthreads();
   }
   float* const sums = reinterpret_cast<float*>(&memory);
@@ -229,16 +257,16 @@ __device__ inline void multiply(const Operand<float>& matrix, const Operand<floa
   }
 }
 
-template <bool kAlong>
+template <TensorVectors kind, bool kAlong>
 __device__ inline void multiply_any(const Operand<float>& matrix, const Operand<float>& vectors,
                                     const TilePlace& place, float* to, std::uint64_t length) {
   const std::uint64_t left = vectors.lines - place.second_line;
   if (left <= kTileLines / 4) {
-    multiply<kAlong, kTileLines / 4>(matrix, vectors, place, to, length);
+    multiply<kind, kAlong, kTileLines / 4>(matrix, vectors, place, to, length);
   } else if (left <= kTileLines / 2) {
-    multiply<kAlong, kTileLines / 2>(matrix, vectors, place, to, length);
+    multiply<kind, kAlong, kTileLines / 2>(matrix, vectors, place, to, length);
   } else {
-    multiply<kAlong, kTileLines>(matrix, vectors, place, to, length);
+    multiply<kind, kAlong, kTileLines>(matrix, vectors, place, to, length);
   }
 }
 
@@ -246,13 +274,14 @@ __device__ inline void multiply_any(const Operand<float>& matrix, const Operand<
 
 /// By a block of kTileThreads, once a kernel, of vectors that lie along the depth: sum of line i and
 /// vector v at `to[v * length + i]`, `length` being that of the matrix's lines.
+template <TensorVectors kind>
 __device__ inline void multiply_tile_tf32(const Operand<float>& matrix,
                                           const Operand<float>& vectors, const TilePlace& place,
                                           float* to, std::uint64_t length) {
   if (matrix.along) {
-    tf32::multiply_any<true>(matrix, vectors, place, to, length);
+    tf32::multiply_any<kind, true>(matrix, vectors, place, to, length);
   } else {
-    tf32::multiply_any<false>(matrix, vectors, place, to, length);
+    tf32::multiply_any<kind, false>(matrix, vectors, place, to, length);
   }
 }
 

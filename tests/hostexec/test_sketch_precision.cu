@@ -139,9 +139,13 @@ double added_error(const Matrix& matrix, double budget, Other other) {
   }
   return more / f32;
 }
-double added_by_tf32(const Matrix& matrix, double budget) {
+/// `bits`: of mantissa, that tensor cores multiply.
+double added_by_tf32(const Matrix& matrix, double budget, unsigned bits = 10) {
   return added_error(matrix, budget, [&](const Key& key) {
-    return on_host(matrix, decompose_with(SketchProducts::tf32, matrix, key), key);
+    const unsigned usual = std::exchange(nvcuda::wmma::mantissa_bits, bits);
+    const Sketch sketch = decompose_with(SketchProducts::tf32, matrix, key);
+    nvcuda::wmma::mantissa_bits = usual;
+    return on_host(matrix, sketch, key);
   });
 }
 
@@ -164,6 +168,13 @@ Matrix ill_conditioned() {
 /// Entries of nearly one size, whose roundings are not independent of one another.
 Matrix of_one_size() {
   Matrix matrix{{64, 120}, 8, normal(64 * 120, 9), DType::f32};
+  for (float& v : matrix.values) v = 1.2f + 0.1f * v;
+  return matrix;
+}
+/// Rows that are long, entries of one sign and nearly one size, so that what cutting takes off sums adds
+/// up; more vectors than are multiplied without tensor cores.
+Matrix of_long_rows() {
+  Matrix matrix{{40, 6000}, 24, normal(40 * 6000, 19), DType::f32};
   for (float& v : matrix.values) v = 1.2f + 0.1f * v;
   return matrix;
 }
@@ -197,10 +208,8 @@ TEST(SketchPrecision, Tf32AddsNoError) {
 
 /// Operands of eight bits of mantissa are seen.
 TEST(SketchPrecision, FewerBitsAreSeen) {
-  nvcuda::wmma::mantissa_bits = 8;
-  const double added = added_by_tf32(ill_conditioned(), 0.5);
-  const double more = added_by_tf32(ill_conditioned(), 2);
-  nvcuda::wmma::mantissa_bits = 10;
+  const double added = added_by_tf32(ill_conditioned(), 0.5, 8);
+  const double more = added_by_tf32(ill_conditioned(), 2, 8);
   EXPECT_GT(added, 0.01);
   EXPECT_GT(more, 0.5);
 }
@@ -242,7 +251,22 @@ TEST(SketchPrecision, OnlyBasesAreInTf32) {
   }
 }
 
-/// Why the coordinates of rows are not found in TF32: by Pythagoras the norm of what is left of a
+/// Coordinates of rows come from tensor cores too, eight terms at a time, of entries and vectors that
+/// are split: nothing is worse where these cut their sums off.
+TEST(SketchPrecision, HoldsWhereTensorCoresTruncate) {
+  const Matrix matrices[] = {of_transformer(), ill_conditioned(), of_long_rows()};
+  for (const Matrix& matrix : matrices) {
+    nvcuda::wmma::truncates = true;
+    const Sketch sketch = decompose_with(SketchProducts::tf32, matrix);
+    nvcuda::wmma::truncates = false;
+    SCOPED_TRACE(std::to_string(matrix.shape.columns) + " columns");
+    expect_orthonormal(matrix, sketch);
+    expect_exact_residual(matrix, sketch);
+    expect_rms(matrix, sketch);
+  }
+}
+
+/// Why the coordinates of rows are not found with vectors rounded to TF32: by Pythagoras the norm of what is left of a
 /// row is |t|^2 - |k|^2, and would come out less than it is.
 TEST(SketchPrecision, CoordinatesInTf32WouldMakeNormsTooSmall) {
   const Matrix matrix = falling({80, 130}, 16);

@@ -127,10 +127,11 @@ TEST(Wmma, MultipliesInEveryLayout) {
 
 // ---- tiles
 
+template <TensorVectors kind>
 __global__ void __launch_bounds__(kTileThreads)
     multiply_tiles(Operand<float> matrix, Operand<float> vectors, std::uint64_t depth, float* to) {
   const TilePlace place{blockIdx.x * kTileLines, blockIdx.y * kTileLines, 0, depth};
-  multiply_tile_tf32(matrix, vectors, place, to, matrix.lines);
+  multiply_tile_tf32<kind>(matrix, vectors, place, to, matrix.lines);
 }
 
 struct Sizes {
@@ -139,6 +140,7 @@ struct Sizes {
 };
 constexpr std::size_t kBehind = 8;  // values that nothing may write to
 
+template <TensorVectors kind>
 void expect_tiles(const Sizes& of, bool integers) {
   SCOPED_TRACE(std::to_string(of.lines) + " lines, " + std::to_string(of.depth) + " deep, " +
                std::to_string(of.rank) + " vectors");
@@ -159,7 +161,7 @@ void expect_tiles(const Sizes& of, bool integers) {
                         static_cast<unsigned>(divide_up(of.rank, kTileLines)));
   config.blockDim = dim3(kTileThreads);
   config.stream = stream.get();
-  ASSERT_EQ(cudaLaunchKernelEx(&config, multiply_tiles, matrix, other, of.depth, y.data()),
+  ASSERT_EQ(cudaLaunchKernelEx(&config, multiply_tiles<kind>, matrix, other, of.depth, y.data()),
             cudaSuccess);
   stream.wait();
   const std::vector<float> sums = y.get(of.rank * of.lines + kBehind);
@@ -168,8 +170,11 @@ void expect_tiles(const Sizes& of, bool integers) {
       double sum = 0, sizes = 0;
       for (std::uint64_t k = 0; k < of.depth; ++k) {
         const float entry = entries[of.along ? i * of.depth + k : k * of.lines + i];
-        const double term = static_cast<double>(entry) *
-                            static_cast<double>(wmma::__float_to_tf32(vectors[v * of.depth + k]));
+        const float value = vectors[v * of.depth + k];
+        const double term =
+            static_cast<double>(entry) * static_cast<double>(kind == TensorVectors::whole
+                                                                 ? value
+                                                                 : wmma::__float_to_tf32(value));
         sum += term;
         sizes += std::fabs(term);
       }
@@ -179,18 +184,28 @@ void expect_tiles(const Sizes& of, bool integers) {
   for (std::size_t i = 0; i < kBehind; ++i)
     ASSERT_EQ(__float_as_uint(sums[of.rank * of.lines + i]), 0xEEEEEEEEu);
 }
-TEST(Tf32Products, AreSumsOfWholeEntriesTimesRoundedVectors) {
+template <TensorVectors kind>
+void expect_all_tiles() {
   for (const bool along : {true, false}) {
     for (const auto& [lines, depth] :
          {std::pair{1, 1}, {64, 32}, {65, 31}, {63, 33}, {100, 112}, {128, 96}, {7, 130}}) {
       for (const std::uint64_t rank : {1, 8, 15, 16, 17, 32, 33, 64, 65, 100}) {
         for (const bool integers : {true, false})
-          expect_tiles(
+          expect_tiles<kind>(
               {static_cast<std::uint64_t>(lines), static_cast<std::uint64_t>(depth), rank, along},
               integers);
       }
     }
   }
+}
+TEST(Tf32Products, AreSumsOfWholeEntriesTimesRoundedVectors) {
+  expect_all_tiles<TensorVectors::rounded>();
+}
+TEST(Tf32Products, AreSumsOfWholeEntriesTimesWholeVectors) {
+  expect_all_tiles<TensorVectors::whole>();
+  wmma::truncates = true;
+  expect_all_tiles<TensorVectors::whole>();
+  wmma::truncates = false;
 }
 
 /// The roundings of vectors are not the matrix's: with vectors that TF32 has, small differences of
@@ -204,7 +219,7 @@ TEST(Tf32Products, KeepTheSmallBitsOfEntries) {
   const OnDevice a(entries), x(vectors), y(16);
   const test::StreamOwner stream;
   Queue queue(stream.get());
-  queue.launch_blocks(multiply_tiles, 1, kTileThreads, 0,
+  queue.launch_blocks(multiply_tiles<TensorVectors::rounded>, 1, kTileThreads, 0,
                       Operand<float>{a.data(), kDepth, 16, true},
                       Operand<float>{x.data(), kDepth, 1, true}, kDepth, y.data());
   stream.wait();

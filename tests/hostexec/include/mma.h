@@ -5,10 +5,14 @@
 /// same matrix, at an address and with a stride that the device takes; operands were rounded to
 /// TF32. Which lane holds which entries is the device's affair: here it is what PTX says of
 /// m16n8k8. Sums are in ascending order with a rounding a term; a device adds in an order of its
-/// own, which nothing may depend on. Nothing here orders memory.
+/// own, which nothing may depend on, and tests may ask for one way that is worse. Nothing here orders
+/// memory.
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 namespace nvcuda::wmma {
@@ -32,6 +36,10 @@ inline float __float_to_tf32(float value) {
 }
 /// Of the operands that `mma_sync` multiplies. Tests plant fewer.
 inline unsigned mantissa_bits = 10;
+/// Whether the terms of a sum are cut to the 24 bits below the highest of the largest of them, added,
+/// and the sum is cut again: as V100s do it, by Fasi et al., Numerical Behavior of NVIDIA Tensor Cores
+/// (PeerJ Computer Science 2021), and later GPUs with more bits.
+inline bool truncates = false;
 
 template <typename Use, int m, int n, int k, typename T, typename Layout = void>
 class fragment;
@@ -118,6 +126,24 @@ struct Elements {
   }
 };
 
+/// The sum of products, which are exact, and of what they are added to, where `truncates`.
+inline float truncated_sum(const double (&terms)[9]) {
+  int top = std::numeric_limits<int>::min();
+  for (const double term : terms) {
+    int exponent = 0;
+    if (term != 0) top = std::max(top, (std::frexp(term, &exponent), exponent));
+  }
+  if (top == std::numeric_limits<int>::min()) return 0;
+  const auto cut = [](double value, int exponent) {  // to the 24 bits below 2^exponent
+    return std::ldexp(std::trunc(std::ldexp(value, 24 - exponent)), exponent - 24);
+  };
+  double sum = 0;
+  for (const double term : terms) sum += cut(term, top);
+  int exponent = 0;
+  std::frexp(sum, &exponent);
+  return static_cast<float>(cut(sum, exponent));
+}
+
 }  // namespace detail
 
 inline void fill_fragment(detail::Sums& fragment, float value) {
@@ -158,12 +184,19 @@ void mma_sync(detail::Sums& to,
   const detail::Elements first(a.x, where), second(b.x, where);
   for (unsigned i = 0; i < 8; ++i) {
     const detail::Entry at = detail::of_sums(hostexec::lane(), i);
+    const auto of_first = [&](unsigned k) {
+      return first(at.row % 8 * 4 + k % 4, at.row / 8 + k / 4 * 2);
+    };
+    const auto of_second = [&](unsigned k) {
+      return second(at.column % 8 * 4 + k % 4, k / 4 + at.column / 8 * 2);
+    };
     float sum = add.x[i];
+    double terms[9] = {sum};
     for (unsigned k = 0; k < 8; ++k) {
-      const unsigned across = k % 4;
-      sum += first(at.row % 8 * 4 + across, at.row / 8 + k / 4 * 2) *
-             second(at.column % 8 * 4 + across, k / 4 + at.column / 8 * 2);
+      sum += of_first(k) * of_second(k);
+      terms[k + 1] = static_cast<double>(of_first(k)) * static_cast<double>(of_second(k));
     }
+    if (truncates) sum = detail::truncated_sum(terms);
     to.x[i] = sum;
   }
 }
