@@ -29,8 +29,8 @@ struct alignas(8) SketchTurn {
 /// A layer that is a matrix of `rows` x `columns`, and its sketch. Vectors stand one behind
 /// another, as in SingularPairs: entry i of vector k of the shorter side at k * shorter() + i.
 struct SketchJob {
-  /// Row-major: 2^-exponent times the tensor; rows that are computed are the residual's, in the
-  /// tensor's own unit.
+  /// Row-major: 2^-exponent times the tensor where SketchState::matrix is this; rows that are computed
+  /// are the residual's, in the tensor's own unit.
   Scratch<float> entries;
   Scratch<float> shorter;  ///< first vectors, of norm 1 or zero
   Scratch<float> longer;   ///< second vectors: sigma v 2^-exponent
@@ -69,7 +69,8 @@ struct SketchState {
   std::uint32_t sweeps[kMostLeaves] = {};  ///< that SketchJob::turns has
   std::uint32_t directions = 0;            ///< rows of the tridiagonal form
   Cut start;                               ///< of the columns times the start
-  std::int32_t exponent = 0;  ///< of two, by whose power the tensor's entries are multiplied
+  std::int32_t exponent = 0;      ///< of two, by whose power the tensor's entries are multiplied
+  const float* matrix = nullptr;  ///< what is sketched: the tensor itself, or SketchJob::entries
 };
 
 /// A product whose units leave partial sums where they are several, and the sums of these.
@@ -173,20 +174,24 @@ __device__ inline void pick_rows(const Frame& frame, const SketchPlan& plan, std
 
 /// How a job's matrix is scaled.
 struct SketchScale {
-  bool sketches = false;      ///< false: the vectors are zero, and the matrix is as it is
-  std::int32_t exponent = 0;  ///< of the power of two that the largest row's norm is just below
+  bool sketches = false;  ///< false: the vectors are zero, and the matrix is as it is
+  /// Of the power of two that the largest row's norm is just below; 0 where nothing needs scaling.
+  std::int32_t exponent = 0;
 };
 __device__ inline SketchScale sketch_scale(const Frame& frame, const SketchPlan& plan,
                                            std::uint32_t number) {
   /// Rows whose norm is at least 2 to this are left to the residual, so that no sum leaves the
   /// range of f32.
   constexpr std::int32_t kLargestExponent = 120;
+  /// Up to this nothing leaves the range of f32 unscaled.
+  constexpr std::int32_t kPlainExponent = 24;
   const SketchJob& job = frame(plan.jobs)[number];
   const auto bits = static_cast<long long>(frame(plan.states)[number].largest);
   if (bits == 0 || was_non_finite(frame, job.layer)) return {};
   const double norm = __longlong_as_double(bits) * sqrt(static_cast<double>(job.columns));
   const auto exponent = static_cast<std::int32_t>(__double_as_longlong(norm) >> 52) - 1022;
-  return exponent > kLargestExponent ? SketchScale{} : SketchScale{true, exponent};
+  if (exponent > kLargestExponent) return {};
+  return {true, exponent < -kPlainExponent || exponent > kPlainExponent ? exponent : 0};
 }
 
 /// A normal f64.

@@ -123,7 +123,8 @@ __device__ void multiply_unit(const Frame& frame, const SketchPlan& plan, Sketch
   if (iteration >= job.iterations) return;
   const MatrixProduct product = product_of(frame, job, side);
   const std::uint64_t length = product.to.length, depth = product.from.length;
-  const Operand<float> matrix{frame(job.entries), job.columns, length, side == SketchSide::rows};
+  const Operand<float> matrix{frame(plan.states)[at.job].matrix, job.columns, length,
+                              side == SketchSide::rows};
   const std::uint32_t rank = sketch_rank(frame, job);
   const Operand<float> vectors{product.from.at, depth, rank, true};
   const TilePlace place = place_of(at.index, rank, product.cut, depth);

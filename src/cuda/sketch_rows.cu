@@ -51,7 +51,8 @@ __global__ void measure_rows(Frame frame, SketchPlan plan) {
   pick_rows(frame, plan, at.job, false, measured, row);
 }
 
-__global__ void __launch_bounds__(kTileThreads, 4) subtract(Frame frame, SketchPlan plan, bool kept) {
+__global__ void __launch_bounds__(kTileThreads, 4)
+    subtract(Frame frame, SketchPlan plan, bool kept) {
   const UnitOf at = find_unit(frame, plan.residual, blockIdx.x);
   const SketchJob& job = frame(plan.jobs)[at.job];
   const SketchState& state = frame(plan.states)[at.job];
@@ -60,15 +61,17 @@ __global__ void __launch_bounds__(kTileThreads, 4) subtract(Frame frame, SketchP
   const std::uint64_t columns = job.columns, tiles = divide_up(columns, kTileLines);
   const TilePlace place{at.index % tiles * kTileLines, at.index / tiles * kTileLines, 0,
                         sketch_rank(frame, job)};
-  if (place.second_line >= count) return;
+  if (place.second_line >= count || place.end == 0) return;
   const bool wide = job.is_wide();
   const Operand<float> right{frame(wide ? job.longer : job.shorter), columns, columns, false};
   const PickedLines left{frame(wide ? job.shorter : job.longer), job.rows, count, picked};
+  const float* const matrix = state.matrix;
   float* const entries = frame(job.entries);
   // At least 2^-148, which f32 has.
   const auto unit = static_cast<float>(sketch_unit(sketch_scale(frame, plan, at.job).exponent));
-  multiply_tile(right, left, place,
-                [=](const auto& sums) { subtract_sums(entries, columns, picked, unit, sums); });
+  multiply_tile(right, left, place, [=](const auto& sums) {
+    subtract_sums(matrix, entries, columns, picked, unit, sums);
+  });
 }
 
 }  // namespace

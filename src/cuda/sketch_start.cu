@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The start of sketches: the scaled matrix, and its product with a sparse random one.
+/// The start of sketches: the matrix, scaled where it has to be, and its product with a sparse random
+/// one.
 ///
 /// Mathematics (math/sparse_start.hpp). Y = T S, S of one weight a column of T: Y[i][k] is the sum
 /// of t[i][c] * weight[c], one fma a term, over the columns c with (c + shift) mod rank = k, the
@@ -9,12 +10,15 @@
 ///   draw   a warp 1,024 words: weights and shifts; the first one what the start needs of a job
 ///   start  a thread two values of Y, of neighbouring rows, or a stretch of some 1,024 columns of
 ///          them: neighbouring lanes have neighbouring vectors, so they read neighbouring columns,
-///          every entry once, eight of them under way together. It leaves entries scaled on its
-///          way. A second launch adds stretches up in order.
+///          every entry once, eight of them under way together. A second launch adds stretches up in
+///          order.
 ///
-/// Traffic in bytes an entry: 4 read (2 of a half) and 4 written; the start, 8 bytes a column and
-/// row, comes from the caches. A copy that is aligned pays: every later read is of 16 bytes, and of
-/// f32.
+/// A tensor of f32 at a multiple of 16 bytes is read where it is by all that follows, unless its norms
+/// are so large or small that it has to be scaled. Of any other the start leaves a copy on its way,
+/// which pays: every later read is of 16 bytes, and of f32.
+///
+/// Traffic in bytes an entry: 4 read (2 of a half), and 4 written of a copy; the start, 8 bytes a
+/// column and row, comes from the caches.
 ///
 /// Shared memory: none. Determinism: draws are functions of their place, sums of the shape.
 /// Alignment: tensors as their entries.
@@ -42,6 +46,10 @@ __global__ void draw_start(Frame frame, SketchPlan plan) {
     SketchState& state = frame(plan.states)[at.job];
     state.start = cut_of_start(job.columns, rank);
     state.exponent = -scale.exponent;
+    const Entries x = frame.entries(job.layer);
+    const bool as_it_is = scale.sketches && scale.exponent == 0 && x.dtype == DType::f32 &&
+                          reinterpret_cast<std::uintptr_t>(x.x) % 16 == 0;
+    state.matrix = as_it_is ? static_cast<const float*>(x.x) : frame(job.entries);
   }
   const std::uint64_t first = at.index * kDrawnUnit;
   for (std::uint64_t i = first + 4 * lane(); i < first + kDrawnUnit && i < count; i += 4 * kLanes) {
@@ -76,12 +84,11 @@ struct StartColumns {
   std::uint32_t length, rank, vector;
 };
 
-/// Leaves kStartRows rows scaled at `to`, and their products with the weights in `sums`. `value` makes an entry of
-/// what is read at `from`, f32 or the bits of a half.
-template <typename Read, typename Value>
-__device__ __forceinline__ void scale_rows(const Read* const (&from)[kStartRows],
-                                           float* const (&to)[kStartRows], const StartColumns& own,
-                                           StartFactors scale, Value value,
+/// Leaves the products of kStartRows rows with the weights in `sums`. put(r, column, read) makes an entry of what
+/// is read at `from`, f32 or the bits of a half.
+template <typename Read, typename Put>
+__device__ __forceinline__ void start_rows(const Read* const (&from)[kStartRows],
+                                           const StartColumns& own, Put put,
                                            float (&sums)[kStartRows]) {
   constexpr unsigned kTogether = 4;  // columns whose loads are under way together
   const auto turns = static_cast<std::uint32_t>(math::start_width(own.rank)) / own.rank;
@@ -108,30 +115,36 @@ __device__ __forceinline__ void scale_rows(const Read* const (&from)[kStartRows]
     for (unsigned k = 0; k < kTogether; ++k) {
       if (column[k] >= own.length) continue;
 #pragma unroll
-      for (unsigned r = 0; r < kStartRows; ++r) {
-        const float scaled = value(read[k][r]) * scale.first * scale.second;
-        to[r][column[k]] = scaled;
-        sums[r] = __fmaf_rn(scaled, weight[k], sums[r]);
-      }
+      for (unsigned r = 0; r < kStartRows; ++r)
+        sums[r] = __fmaf_rn(put(r, column[k], read[k][r]), weight[k], sums[r]);
     }
   }
 }
 
-/// Of a tensor of Read, likewise.
-template <typename Read, typename Value>
-__device__ __forceinline__ void scale_rows_of(const Entries& x,
-                                              const std::uint64_t (&first)[kStartRows],
-                                              float* entries, const StartColumns& own,
-                                              StartFactors scale, Value value,
-                                              float (&sums)[kStartRows]) {
-  const Read* from[kStartRows];
-  float* to[kStartRows];
+/// Where the rows of a tensor of T begin.
+template <typename T>
+struct StartRows {
+  T* of[kStartRows];
+  __device__ StartRows(T* tensor, const std::uint64_t (&first)[kStartRows]) {
 #pragma unroll
-  for (unsigned r = 0; r < kStartRows; ++r) {
-    from[r] = in_one(static_cast<const Read*>(x.x) + first[r]);
-    to[r] = in_one(entries + first[r]);
+    for (unsigned r = 0; r < kStartRows; ++r) of[r] = in_one(tensor + first[r]);
   }
-  scale_rows<Read>(from, to, own, scale, value, sums);
+};
+
+/// Of a tensor of Read, of which a scaled copy is left at `entries`. `value` makes an f32 of what is read.
+template <typename Read, typename Value>
+__device__ __forceinline__ void scale_rows(const Entries& x,
+                                           const std::uint64_t (&first)[kStartRows], float* entries,
+                                           const StartColumns& own, StartFactors scale, Value value,
+                                           float (&sums)[kStartRows]) {
+  const StartRows<const Read> from(static_cast<const Read*>(x.x), first);
+  const StartRows<float> to(entries, first);
+  start_rows<Read>(
+      from.of, own,
+      [&](unsigned r, std::uint32_t column, Read read) {
+        return to.of[r][column] = value(read) * scale.first * scale.second;
+      },
+      sums);
 }
 
 __global__ void scale_and_start(Frame frame, SketchPlan plan) {
@@ -163,12 +176,16 @@ __global__ void scale_and_start(Frame frame, SketchPlan plan) {
   const Entries x = frame.entries(job.layer);
   float* const entries = frame(job.entries);
   float sums[kStartRows] = {};
-  if (x.dtype == DType::f32) {
-    scale_rows_of<float>(
+  if (state.matrix != entries) {
+    start_rows<float>(
+        StartRows<const float>(state.matrix, first).of, own,
+        [](unsigned, std::uint32_t, float read) { return read; }, sums);
+  } else if (x.dtype == DType::f32) {
+    scale_rows<float>(
         x, first, entries, own, scale, [=](float v) { return finite ? v : 0.0f; }, sums);
   } else {
     const bool f16 = x.dtype == DType::f16;
-    scale_rows_of<std::uint16_t>(
+    scale_rows<std::uint16_t>(
         x, first, entries, own, scale,
         [=](std::uint16_t v) { return finite ? wide_half(v, f16) : 0.0f; }, sums);
   }

@@ -335,25 +335,26 @@ __device__ inline void put_sums(float* to, std::uint64_t length, const tile::Sum
   }
 }
 
-/// Subtracts the sums of line i of the second operand from the values of row picked[i] at `to`, of `length`
-/// columns, lines of the first, and multiplies by `unit`, a power of two. Where all are there, all are read before
-/// one is written.
+/// Subtracts the sums of line i of the second operand from the values of row picked[i] at `from`, of `length`
+/// columns, lines of the first, multiplies by `unit`, a power of two, and leaves them in that row at `to`, which may
+/// be `from`. Where all are there, all are read before one is written.
 template <unsigned kEach>
-__device__ inline void subtract_sums(float* to, std::uint64_t length, const std::uint32_t* picked,
-                                     float unit, const tile::Sums<kEach>& sums) {
+__device__ inline void subtract_sums(const float* from, float* to, std::uint64_t length,
+                                     const std::uint32_t* picked, float unit,
+                                     const tile::Sums<kEach>& sums) {
   using Part = tile::Quad<float>;
   constexpr unsigned kParts = sums.kParts, kApart = sums.kApart;
-  float* row[kEach];
+  std::uint64_t row[kEach];  // where its part begins
 #pragma unroll
   for (unsigned j = 0; j < kEach; ++j)
-    row[j] = in_one(to + (j < sums.count ? picked[sums.of + j] : 0) * length + sums.line);
+    row[j] = (j < sums.count ? picked[sums.of + j] : 0) * length + sums.line;
   if (sums.count >= kEach && sums.lines >= (kParts - 1) * kApart + 4 && length % 4 == 0) {
     Part part[kEach][kParts];
 #pragma unroll
     for (unsigned j = 0; j < kEach; ++j) {
 #pragma unroll
       for (unsigned p = 0; p < kParts; ++p)
-        part[j][p] = *reinterpret_cast<const Part*>(row[j] + p * kApart);
+        part[j][p] = *reinterpret_cast<const Part*>(in_one(from + row[j]) + p * kApart);
     }
 #pragma unroll
     for (unsigned j = 0; j < kEach; ++j) {
@@ -362,7 +363,7 @@ __device__ inline void subtract_sums(float* to, std::uint64_t length, const std:
 #pragma unroll
         for (unsigned k = 0; k < 4; ++k)
           part[j][p].v[k] = (part[j][p].v[k] - sums.v[j][4 * p + k]) * unit;
-        *reinterpret_cast<Part*>(in_one(row[j] + p * kApart)) = part[j][p];
+        *reinterpret_cast<Part*>(in_one(to + row[j] + p * kApart)) = part[j][p];
       }
     }
     return;
@@ -373,10 +374,11 @@ __device__ inline void subtract_sums(float* to, std::uint64_t length, const std:
     const std::uint64_t lines = j < sums.count ? sums.lines : 0;
     float old[tile::kOwn];
 #pragma unroll
-    for (unsigned i = 0; i < tile::kOwn; ++i) old[i] = place(i) < lines ? row[j][place(i)] : 0.0f;
+    for (unsigned i = 0; i < tile::kOwn; ++i)
+      old[i] = place(i) < lines ? from[row[j] + place(i)] : 0.0f;
 #pragma unroll
     for (unsigned i = 0; i < tile::kOwn; ++i)
-      if (place(i) < lines) row[j][place(i)] = (old[i] - sums.v[j][i]) * unit;
+      if (place(i) < lines) to[row[j] + place(i)] = (old[i] - sums.v[j][i]) * unit;
   }
 }
 

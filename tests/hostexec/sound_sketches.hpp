@@ -52,14 +52,14 @@ inline void scale(Matrix& matrix, float by) {
 
 // ---- what must hold of every sketch
 
-/// Of the power of two that the largest row's norm is just below; 0 where nothing is sketched.
+/// Of the power of two that the largest row's norm is just below; 0 where nothing is sketched or scaled.
 inline int exponent_of(const Matrix& matrix, const Sketch& sketch) {
   const double rms = *std::max_element(sketch.row_rms.begin(), sketch.row_rms.end());
   int exponent = 0;
   if (rms > 0)
     static_cast<void>(
         std::frexp(rms * std::sqrt(static_cast<double>(matrix.shape.columns)), &exponent));
-  return exponent > 120 ? 0 : exponent;
+  return exponent > 120 || std::abs(exponent) <= 24 ? 0 : exponent;
 }
 
 /// The first vectors are orthonormal as far as f32 can say, or zero. Those of a matrix with as many

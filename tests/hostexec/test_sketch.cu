@@ -268,14 +268,24 @@ TEST(Sketches, ZerosHaveZeroPairs) {
   for (const double sigma : sketch.sigma) EXPECT_EQ(sigma, 0);
 }
 
-/// A power of two changes units alone, however small or large it is.
+/// The second vectors in the unit of the matrix times 2^-power.
+std::vector<float> longer_in_unit(const Matrix& matrix, const Sketch& sketch, int power) {
+  std::vector<float> longer = sketch.longer;
+  for (float& v : longer) v = std::ldexp(v, exponent_of(matrix, sketch) - power);
+  return longer;
+}
+
+/// A power of two changes units alone, however small or large it is, and whether the matrix is scaled.
 TEST(Sketches, ScaleIsLeftOut) {
   const Matrix matrix = falling({30, 52}, 8);
   const Sketch one = decompose_all({matrix})[0];
+  EXPECT_EQ(exponent_of(matrix, one), 0);
   for (const int power : {-100, -76, -20, 66, 110}) {
     Matrix scaled = matrix;
     scale(scaled, std::ldexp(1.0f, power));
     Sketch sketch = decompose_all({scaled})[0];
+    EXPECT_EQ(exponent_of(scaled, sketch) != 0, std::abs(power) > 24);
+    sketch.longer = longer_in_unit(scaled, sketch, power);
     for (double& sigma : sketch.sigma) sigma = std::ldexp(sigma, -power);
     for (float& v : sketch.residual) v = std::ldexp(v, -power);
     for (std::size_t i = 0; i < one.residual_rms.size(); ++i) {
@@ -302,10 +312,11 @@ TEST(Sketches, SubnormalEntriesAloneAreSound) {
   const Sketch sketch = decompose_all({matrix})[0];
   expect_orthonormal(matrix, sketch);
   expect_exact_residual(matrix, sketch);
+  const Matrix small = matrix;
   for (float& v : matrix.values) v = std::ldexp(v, 149);
   const Sketch larger = decompose_all({matrix})[0];
   EXPECT_EQ(sketch.shorter, larger.shorter);
-  EXPECT_EQ(sketch.longer, larger.longer);
+  EXPECT_EQ(longer_in_unit(small, sketch, -149), longer_in_unit(matrix, larger, 0));
 }
 
 TEST(Sketches, EntriesNearTheLargestFloatAreAllResidual) {
