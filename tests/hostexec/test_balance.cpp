@@ -20,7 +20,7 @@ constexpr double kSmallShare = 0.02;
 /// Grids are as large as the longest message could need, so that the host need not know its length:
 /// blocks that find nothing there return at once, and say nothing about the others. So do blocks of
 /// forms that were not chosen.
-constexpr double kIdle = 1.0 / 20;
+constexpr double kIdle = 1.0 / 10;
 
 /// What a block takes that finds nothing, if a quarter of them do.
 double idle_work(std::vector<std::uint64_t> blocks) {

@@ -15,7 +15,7 @@ from experiments.arms import Arm, add_arm_options, compare, shorten
 from experiments.series import run, series_options
 from experiments.trainings import UNCOMPRESSED
 
-RATES = (0.001, 0.002)
+RATES = (0.001, 0.002, 0.003)
 NESTEROV = ("--outer-optimizer", "nesterov", "--outer-lr", 0.7, "--outer-momentum", 0.9)
 PLAIN = ("--outer-optimizer", "sgd", "--outer-lr", 1)
 WITHOUT_MOMENTUM = ("--outer-optimizer", "sgd", "--outer-lr", 0.7)
@@ -31,7 +31,7 @@ AT_BITS = {"atomo": (NESTEROV, "atomo:bits={:g}"), "ef-atomo": (NESTEROV, "ef+at
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arm_options(parser, (*FIXED, *AT_BITS), "0.001 and 0.002, of the local steps", steps=600, batch=8)
+    add_arm_options(parser, (*FIXED, *AT_BITS), "0.001 to 0.003, of the local steps", steps=600, batch=8)
     parser.add_argument("--bits", type=float, nargs="+", default=[1, 0.25], help="a parameter and round, of atomo and ef-atomo")
     parser.add_argument("--local-steps", type=int, nargs="+", default=[10, 30, 100], help="of a round")
     parser.add_argument("--inner", nargs="+", choices=INNER, default=list(INNER), help="optimisers of the local steps")
