@@ -24,6 +24,7 @@
 #include "cpu/sketch_basis.hpp"
 #include "cpu/sketch_start.hpp"
 #include "math/residual_rms.hpp"
+#include "math/sketch_scale.hpp"
 #include "math/sparse_start.hpp"
 
 namespace atomo::cpu {
@@ -34,10 +35,6 @@ using core::run_ranges;
 
 constexpr std::size_t kMaxSide = std::size_t{1} << 22, kMaxShorter = std::size_t{1} << 14;
 constexpr unsigned kMostIterations = 8;
-/// Rows whose norm is at least 2 to this are left to the residual.
-constexpr int kLargestExponent = 120;
-/// Up to here, either way, fourth powers of entries are far from both ends of f32: no scaling.
-constexpr int kPlainExponent = 24;
 
 /// Rows and columns of the products that one task takes; kept rows of the residual; pairs.
 constexpr std::size_t kRowBlock = 128, kColumnBlock = 256, kKeptBlock = 64, kScaledPairs = 8;
@@ -109,9 +106,9 @@ bool choose_exponent(std::span<const double> rms, const MatrixShape& shape,
   const double largest = *std::max_element(rms.begin(), rms.end());
   if (!(largest > 0)) return false;
   std::frexp(largest * std::sqrt(static_cast<double>(shape.columns)), &exponent);
-  const bool sketches = exponent <= kLargestExponent;
-  if (!sketches || std::abs(exponent) <= kPlainExponent) exponent = 0;
-  return sketches;
+  const math::SketchScale scale = math::sketch_scale(exponent);
+  exponent = scale.exponent;
+  return scale.sketches;
 }
 
 /// out (r x n) = W x^T, x of n x r.

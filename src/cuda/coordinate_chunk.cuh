@@ -9,6 +9,8 @@
 
 namespace atomo::cuda::coordinate {
 
+constexpr unsigned kThreads = 4 * kLanes;  ///< of a block, at most
+
 struct ChunkInHand {
   std::uint64_t segment;   ///< number among all
   std::uint32_t index;     ///< in its segment
@@ -135,6 +137,14 @@ __device__ inline void read_large_levels(const ChunkInHand& chunk, const LargeLe
     }
   }
   __syncwarp();
+}
+
+/// Launches a warp a chunk, each with so many bytes of shared memory.
+inline void launch_chunks(void (*kernel)(Frame, Plan), std::size_t warp_bytes, const Frame& frame,
+                          const Plan& plan, Queue& queue) {
+  const unsigned warps = std::min(warps_per_block, kThreads / kLanes);
+  queue.launch_blocks(kernel, divide_up(plan.chunks.units, warps), warps * kLanes,
+                      warps * warp_bytes, frame, plan);
 }
 
 }  // namespace atomo::cuda::coordinate

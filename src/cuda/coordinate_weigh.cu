@@ -22,8 +22,6 @@
 namespace atomo::cuda::coordinate {
 namespace {
 
-constexpr unsigned kThreads = 4 * kLanes;  ///< of a block, at most
-
 // ---- the choice
 
 using Tries = std::uint32_t[kRiceTries];
@@ -259,9 +257,7 @@ __global__ void __launch_bounds__(kThreads) weigh(Frame frame, Plan plan) {
 }  // namespace
 
 void weigh_segments(const Frame& frame, const Plan& plan, Queue& queue) {
-  const unsigned warps = std::min(warps_per_block, kThreads / kLanes);
-  queue.launch_blocks(weigh, divide_up(plan.chunks.units, warps), warps * kLanes,
-                      warps * sizeof(LargeLevels), frame, plan);
+  launch_chunks(weigh, sizeof(LargeLevels), frame, plan, queue);
 }
 
 }  // namespace atomo::cuda::coordinate

@@ -20,8 +20,6 @@
 namespace atomo::cuda::coordinate {
 namespace {
 
-constexpr unsigned kThreads = 4 * kLanes;  ///< of a block, at most
-
 /// Sets the bits of a stream that goes down, from those below `bit` on (BitSetter).
 class DownwardBitSetter {
  public:
@@ -203,7 +201,8 @@ class Words {
   }
 
  private:
-  /// Up to 31 bits of a stream, as a RiceWord has them.
+  /// Up to 31 bits of a stream, as a RiceWord has them: the kernel takes a fifth more instructions
+  /// where short words are of 64 bits.
   struct ShortWord {
     std::uint32_t bits;
     unsigned count;
@@ -309,9 +308,7 @@ __global__ void __launch_bounds__(kThreads, 6) write_chunk(Frame frame, Plan pla
 }  // namespace
 
 void write_segments(const Frame& frame, const Plan& plan, Queue& queue) {
-  const unsigned warps = std::min(warps_per_block, kThreads / kLanes);
-  queue.launch_blocks(write_chunk, divide_up(plan.chunks.units, warps), warps * kLanes,
-                      warps * sizeof(Items), frame, plan);
+  launch_chunks(write_chunk, sizeof(Items), frame, plan, queue);
 }
 
 }  // namespace atomo::cuda::coordinate

@@ -280,14 +280,14 @@ void decompose(const Frame& frame, const SketchPlan& plan, Queue& queue) {
   };
   multiply_start(frame, plan, queue);
   for (std::uint32_t i = 0; i < plan.iterations; ++i) {
-    if (i > 0) multiply_to(frame, plan, SketchSide::rows, i, basis_products, queue);
+    if (i > 0) multiply_to(frame, plan, SketchSide::rows, i, basis_vectors, queue);
     orthonormalise({SketchSide::rows, true}, i, kLeastOfSpan);
-    multiply_to(frame, plan, SketchSide::columns, i, basis_products, queue);
+    multiply_to(frame, plan, SketchSide::columns, i, basis_vectors, queue);
     orthonormalise({SketchSide::columns, false}, i, kLeastOfBasis);
   }
   // The norms of what is left of rows follow from these coordinates (math/residual_rms.hpp): |t|^2 -
   // |k|^2 has no digits of a residual that is smaller than the rounding of k.
-  multiply_to(frame, plan, SketchSide::rows, 0, SketchProducts::f32, queue);
+  multiply_to(frame, plan, SketchSide::rows, 0, TensorVectors::whole, queue);
   find_gram(frame, plan, {SketchSide::rows, true}, 0, queue);
   find_eigenvectors(frame, plan, queue);
   turn_both(frame, plan, queue);

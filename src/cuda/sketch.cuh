@@ -8,6 +8,7 @@
 #include "cuda/entries.cuh"
 #include "cuda/sketch_cuts.hpp"
 #include "format/matrix.hpp"
+#include "math/sketch_scale.hpp"
 #include "price/sketch_rank.hpp"
 
 namespace atomo::cuda {
@@ -172,26 +173,15 @@ __device__ inline void pick_rows(const Frame& frame, const SketchPlan& plan, std
   if (own) frame(job.picked)[first + before] = static_cast<std::uint32_t>(row);
 }
 
+using math::SketchScale;
 /// How a job's matrix is scaled.
-struct SketchScale {
-  bool sketches = false;  ///< false: the vectors are zero, and the matrix is as it is
-  /// Of the power of two that the largest row's norm is just below; 0 where nothing needs scaling.
-  std::int32_t exponent = 0;
-};
 __device__ inline SketchScale sketch_scale(const Frame& frame, const SketchPlan& plan,
                                            std::uint32_t number) {
-  /// Rows whose norm is at least 2 to this are left to the residual, so that no sum leaves the
-  /// range of f32.
-  constexpr std::int32_t kLargestExponent = 120;
-  /// Up to this nothing leaves the range of f32 unscaled.
-  constexpr std::int32_t kPlainExponent = 24;
   const SketchJob& job = frame(plan.jobs)[number];
   const auto bits = static_cast<long long>(frame(plan.states)[number].largest);
   if (bits == 0 || was_non_finite(frame, job.layer)) return {};
   const double norm = __longlong_as_double(bits) * sqrt(static_cast<double>(job.columns));
-  const auto exponent = static_cast<std::int32_t>(__double_as_longlong(norm) >> 52) - 1022;
-  if (exponent > kLargestExponent) return {};
-  return {true, exponent < -kPlainExponent || exponent > kPlainExponent ? exponent : 0};
+  return math::sketch_scale(static_cast<std::int32_t>(__double_as_longlong(norm) >> 52) - 1022);
 }
 
 /// A normal f64.
@@ -214,7 +204,7 @@ void multiply_start(const Frame& frame, const SketchPlan& plan, Queue& queue);
 /// The drafts of rows = the matrices times the drafts of columns; or the columns, no drafts, = their transposes
 /// times the rows, no drafts. In TF32 for a basis alone.
 void multiply_to(const Frame& frame, const SketchPlan& plan, SketchSide side,
-                 std::uint32_t iteration, SketchProducts precision, Queue& queue);
+                 std::uint32_t iteration, TensorVectors taken, Queue& queue);
 /// gram = inner products of vectors.
 void find_gram(const Frame& frame, const SketchPlan& plan, SketchVectors of,
                std::uint32_t iteration, Queue& queue);

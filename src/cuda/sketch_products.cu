@@ -22,8 +22,8 @@
 ///
 /// Shared memory: 18,432 bytes in TF32, 11,520 of narrow products beside them, 20,480 in f64.
 /// Determinism: sums go in ascending order over stretches, and within them in an order of the
-/// architecture's, both functions of the shape. Alignment: all operands stand in the workspace, so
-/// that 16 bytes are read at once where lines are multiples of four.
+/// architecture's, both functions of the shape. Alignment: all operands begin at a multiple of 16 bytes,
+/// which are read at once where lines are multiples of four.
 
 #include "cuda/f64_product.cuh"
 #include "cuda/narrow_product.cuh"
@@ -226,9 +226,9 @@ __global__ void __launch_bounds__(kTileThreads) turn_two_sides(Frame frame, Sket
 }  // namespace
 
 void multiply_to(const Frame& frame, const SketchPlan& plan, SketchSide side,
-                 std::uint32_t iteration, SketchProducts precision, Queue& queue) {
+                 std::uint32_t iteration, TensorVectors taken, Queue& queue) {
   const SketchProduct& product = units_of(plan, side);
-  queue.launch_blocks(precision == SketchProducts::tf32 ? multiply_tf32 : multiply,
+  queue.launch_blocks(taken == TensorVectors::rounded ? multiply_tf32 : multiply,
                       product.units.units, kTileThreads, 0, frame, plan, side, iteration);
   queue.launch_warps(fold_product, product.folds.units, frame, plan, side, iteration);
 }

@@ -11,7 +11,7 @@
 ///   has other directions. Lines times rounded vectors are right to 2^-20 of a term and to the
 ///   roundings of the device's sums.
 /// - `whole`: a sum of two numbers as well. The lower parts of both are not multiplied by each other:
-///   a term is right to 2^-20. The device sums eight terms at a time, beginning with the smaller
+///   a term is right to 2^-19. The device sums eight terms at a time, beginning with the smaller
 ///   parts, and f32 sums do the rest: how tensor cores round matters within eight terms alone.
 ///
 /// Mapping. 128 threads; a warp has 32 lines times 32 vectors, or 16 lines times all where there are
@@ -27,11 +27,9 @@
 #include <mma.h>
 
 #include "cuda/tile_product.cuh"
+#include "cuda/tuning.hpp"
 
 namespace atomo::cuda {
-
-/// What tensor cores multiply the matrix with.
-enum class TensorVectors { rounded, whole };
 
 namespace tf32 {
 

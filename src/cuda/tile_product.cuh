@@ -12,7 +12,7 @@
 /// lines; those of the next step are on their way meanwhile. Per term of the depth a thread reads
 /// 12 values for 32 products.
 ///
-/// Shared memory: 8,704 bytes. Alignment: operands stand in the workspace;
+/// Shared memory: 8,704 bytes. Alignment: operands begin at a multiple of 16 bytes;
 /// four values are read at once where the stride is a multiple of four.
 
 #include "cuda/gpu.cuh"

@@ -235,11 +235,11 @@ inline std::vector<Sketch> decompose_all(const std::vector<Matrix>& matrices,
   return SketchLayers(matrices).decompose(key);
 }
 /// The same of one matrix, its bases found by these products.
-inline Sketch decompose_with(SketchProducts products, const Matrix& matrix,
+inline Sketch decompose_with(TensorVectors taken, const Matrix& matrix,
                              const Key& key = {.seed = 7}) {
-  const SketchProducts usual = std::exchange(basis_products, products);
+  const TensorVectors usual = std::exchange(basis_vectors, taken);
   Sketch sketch = decompose_all({matrix}, key)[0];
-  basis_products = usual;
+  basis_vectors = usual;
   return sketch;
 }
 

@@ -172,10 +172,10 @@ std::vector<std::vector<double>> orthonormal(std::vector<std::vector<double>> ve
 /// Products of bases, and how much farther from its definition they may leave a sketch than f32:
 /// vectors that are rounded span another basis, as good a one.
 struct Precision {
-  SketchProducts products;
+  TensorVectors taken;
   double factor;
 };
-constexpr Precision kPrecisions[] = {{SketchProducts::f32, 1}, {SketchProducts::tf32, 100}};
+constexpr Precision kPrecisions[] = {{TensorVectors::whole, 1}, {TensorVectors::rounded, 100}};
 
 /// By its definition in FORMAT.md, step by step in f64: Y = T S, Q, Z = T^T Q, P, K = T P.
 TEST(Sketches, FollowTheirDefinition) {
@@ -209,8 +209,8 @@ TEST(Sketches, FollowTheirDefinition) {
         inner.values[v * rows + i] = static_cast<float>(k[v][i]);
     }
     const std::vector<double> sigma = singular_values(inner);
-    for (const auto& [products, factor] : kPrecisions) {
-      const Sketch sketch = decompose_with(products, matrix, key);
+    for (const auto& [taken, factor] : kPrecisions) {
+      const Sketch sketch = decompose_with(taken, matrix, key);
       for (std::uint64_t v = 0; v < rank; ++v)
         EXPECT_NEAR(sketch.sigma[v], sigma[v], factor * 3e-6 * sigma[0]) << v;
       // The vectors along the columns span what the basis does.
@@ -241,8 +241,8 @@ TEST(Sketches, AreTheCpus) {
         Matrix matrix{shape, 9, normal(shape.rows * shape.columns, 5), DType::f32, iterations};
         const test::Sketched own(matrix.values, shape, {matrix.rank, iterations}, key);
         ASSERT_EQ(own.status, Status::ok);
-        for (const auto& [products, factor] : kPrecisions) {
-          const Sketch sketch = decompose_with(products, matrix, key);
+        for (const auto& [taken, factor] : kPrecisions) {
+          const Sketch sketch = decompose_with(taken, matrix, key);
           for (std::uint32_t k = 0; k < matrix.rank; ++k)
             ASSERT_NEAR(sketch.sigma[k], own.sigma[k], factor * 4e-6 * own.sigma[0]) << k;
           for (std::uint64_t i = 0; i < shape.rows; ++i)

@@ -128,7 +128,7 @@ double added_error(const Matrix& matrix, double budget, Other other) {
   double f32 = 0, more = 0;
   for (std::uint64_t seed = 0; seed < kStarts; ++seed) {
     const Key key{.seed = seed, .step = 2};
-    const Priced before(on_host(matrix, decompose_with(SketchProducts::f32, matrix, key), key));
+    const Priced before(on_host(matrix, decompose_with(TensorVectors::whole, matrix, key), key));
     const Priced after(other(key));
     const float price = before.price(budget), next = price * 1.125f;
     const double saved =
@@ -143,7 +143,7 @@ double added_error(const Matrix& matrix, double budget, Other other) {
 double added_by_tf32(const Matrix& matrix, double budget, unsigned bits = 10) {
   return added_error(matrix, budget, [&](const Key& key) {
     const unsigned usual = std::exchange(nvcuda::wmma::mantissa_bits, bits);
-    const Sketch sketch = decompose_with(SketchProducts::tf32, matrix, key);
+    const Sketch sketch = decompose_with(TensorVectors::rounded, matrix, key);
     nvcuda::wmma::mantissa_bits = usual;
     return on_host(matrix, sketch, key);
   });
@@ -237,7 +237,7 @@ TEST(SketchPrecision, OnlyBasesAreInTf32) {
     SCOPED_TRACE(family.name);
     const Matrix& matrix = family.matrix;
     const Key key{.seed = 3};
-    const Sketch sketch = decompose_with(SketchProducts::tf32, matrix, key);
+    const Sketch sketch = decompose_with(TensorVectors::rounded, matrix, key);
     expect_orthonormal(matrix, sketch);
     expect_exact_residual(matrix, sketch);
     expect_rms(matrix, sketch);
@@ -257,7 +257,7 @@ TEST(SketchPrecision, HoldsWhereTensorCoresTruncate) {
   const Matrix matrices[] = {of_transformer(), ill_conditioned(), of_long_rows()};
   for (const Matrix& matrix : matrices) {
     nvcuda::wmma::truncates = true;
-    const Sketch sketch = decompose_with(SketchProducts::tf32, matrix);
+    const Sketch sketch = decompose_with(TensorVectors::rounded, matrix);
     nvcuda::wmma::truncates = false;
     SCOPED_TRACE(std::to_string(matrix.shape.columns) + " columns");
     expect_orthonormal(matrix, sketch);
@@ -270,7 +270,7 @@ TEST(SketchPrecision, HoldsWhereTensorCoresTruncate) {
 /// row is |t|^2 - |k|^2, and would come out less than it is.
 TEST(SketchPrecision, CoordinatesInTf32WouldMakeNormsTooSmall) {
   const Matrix matrix = falling({80, 130}, 16);
-  const Sketch sketch = decompose_with(SketchProducts::tf32, matrix);
+  const Sketch sketch = decompose_with(TensorVectors::rounded, matrix);
   const std::uint64_t columns = matrix.shape.columns;
   const double error = math::square_error(columns);
   const auto rounded = [](double v) {
