@@ -19,7 +19,8 @@ namespace {
 constexpr double kSmallShare = 0.02;
 /// Grids are as large as the longest message could need, so that the host need not know its length:
 /// blocks that find nothing there return at once, and say nothing about the others. So do blocks of
-/// forms that were not chosen.
+/// forms that were not chosen. The dearest is a block of `check_messages`: a fourteenth of one that
+/// hashes.
 constexpr double kIdle = 1.0 / 10;
 
 /// What a block takes that finds nothing, if a quarter of them do.
