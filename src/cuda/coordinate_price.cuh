@@ -176,41 +176,61 @@ class LevelRun {
   std::uint64_t at_ = 0, above_ = 0;
 };
 
-/// A whole team finds the expected counts of the layer's levels above 0 at a step, and, where it is
-/// asked for, the error (GridExpected::error16).
+/// Adds what the threads of a warp have found of levels 1 and of the error.
+template <bool kWithError, typename Units>
+__device__ inline void add_ones_and_error(HalvedSums& sums, Units to_one, Units error) {
+  to_one = warp_sum(to_one);
+  if (lane() == 0) sums.add(1, to_one);
+  if constexpr (kWithError) {
+    error = warp_sum(error);
+    if (lane() == 0) sums.add(HalvedSums::kError, error);
+  }
+}
+
+/// count_levels of a layer whose entries are bins of one: sums are below 2^32.
 template <bool kWithError>
-__device__ inline void count_levels(const Frame& frame, const Plan& plan, const Job& job,
-                                    const State& state, double scale, Team team, HalvedSums& sums) {
-  for (unsigned i = team.rank(); i <= kLevelBins; i += team.threads()) sums.set(i, 0);
-  team.sync();
+__device__ inline void count_listed(const Entries& x, std::uint64_t n, double scale, Team team,
+                                    HalvedSums& sums) {
+  static_assert(kListed < 1u << (32 - kUnitBits));
+  constexpr std::uint32_t kEntry = 1u << kUnitBits;
+  std::uint32_t error = 0, to_one = 0;  // most entries are of level 0 or 1
+  for (std::uint64_t at = 4 * team.rank(); at < n; at += 4 * team.threads()) {
+    float v[4];
+    x.four(at, n, v);
+#pragma unroll
+    for (const float entry : v) {
+      const std::uint32_t bits = magnitude_bits(entry);
+      if (bits == 0) continue;
+      const LevelShare share = price::share_of_bin(bits >> 16, scale);
+      if constexpr (kWithError) error += share.up * (kEntry - share.up) >> kUnitBits;
+      if (share.level == 0) {
+        to_one += share.up;
+        continue;
+      }
+      atomicAdd(&sums.low[price::level_bin(share.level)], kEntry - share.up);
+      atomicAdd(&sums.low[price::level_bin(share.level + 1)], share.up);
+    }
+  }
+  add_ones_and_error<kWithError>(sums, to_one, error);
+}
+
+/// count_levels of a layer with a histogram.
+template <bool kWithError>
+__device__ inline void count_bins(const std::uint64_t* counts, const State& state, double scale,
+                                  Team team, HalvedSums& sums) {
   constexpr unsigned kNeighbours = 4;  // of a thread, two after two: these are in the L1 cache then
-  const bool listed = job.counts == kNoCounts;
   std::uint64_t error = 0, to_one = 0;  // most entries are of level 0 or 1
   LevelRun run(sums);
-  const std::uint32_t first = listed ? 0 : (~state.smallest >> 16) / kNeighbours * kNeighbours;
-  const std::uint32_t end =
-      listed ? static_cast<std::uint32_t>(frame.info(job.layer).n) : (state.largest >> 16) + 1;
+  const std::uint32_t first = (~state.smallest >> 16) / kNeighbours * kNeighbours;
+  const std::uint32_t end = (state.largest >> 16) + 1;
   for (std::uint32_t i = first + kNeighbours * team.rank(); i < end;
        i += (i % kNeighbours == 0 ? 2 : kNeighbours * team.threads() - 2)) {
-    std::uint32_t bins[2];
-    std::uint64_t count[2];
-    if (listed) {
-      const Entries x = frame.entries(job.layer);
-#pragma unroll
-      for (unsigned k = 0; k < 2; ++k) {
-        const std::uint32_t bits = i + k < end ? magnitude_bits(x(i + k)) : 0;
-        bins[k] = bits >> 16;
-        count[k] = bits != 0 ? 1 : 0;
-      }
-    } else {
-      const ulonglong2 pair = *reinterpret_cast<const ulonglong2*>(counts_of(frame, plan, job) + i);
-      count[0] = pair.x, count[1] = pair.y;
-      bins[0] = i, bins[1] = i + 1;
-    }
+    const ulonglong2 pair = *reinterpret_cast<const ulonglong2*>(counts + i);
+    const std::uint64_t count[2] = {pair.x, pair.y};
 #pragma unroll
     for (unsigned k = 0; k < 2; ++k) {
       if (count[k] == 0) continue;
-      const LevelShare share = price::share_of_bin(bins[k], scale);
+      const LevelShare share = price::share_of_bin(i + k, scale);
       const std::uint64_t up = count[k] * share.up;
       if constexpr (kWithError) {
         const std::uint64_t rest = (std::uint64_t{1} << kUnitBits) - share.up;
@@ -224,12 +244,20 @@ __device__ inline void count_levels(const Frame& frame, const Plan& plan, const 
     }
   }
   run.flush();
-  to_one = warp_sum(to_one);
-  if (lane() == 0) sums.add(1, to_one);
-  if constexpr (kWithError) {
-    error = warp_sum(error);
-    if (lane() == 0) sums.add(HalvedSums::kError, error);
-  }
+  add_ones_and_error<kWithError>(sums, to_one, error);
+}
+
+/// A whole team finds the expected counts of the layer's levels above 0 at a step, and, where it is
+/// asked for, the error (GridExpected::error16).
+template <bool kWithError>
+__device__ inline void count_levels(const Frame& frame, const Plan& plan, const Job& job,
+                                    const State& state, double scale, Team team, HalvedSums& sums) {
+  for (unsigned i = team.rank(); i <= kLevelBins; i += team.threads()) sums.set(i, 0);
+  team.sync();
+  if (job.counts == kNoCounts)
+    count_listed<kWithError>(frame.entries(job.layer), frame.info(job.layer).n, scale, team, sums);
+  else
+    count_bins<kWithError>(counts_of(frame, plan, job), state, scale, team, sums);
   team.sync();
 }
 
@@ -242,17 +270,25 @@ __device__ inline std::uint64_t least_of_parameters(std::uint64_t own) {
 }
 
 /// By a whole warp: its part of what levels take from every base under every parameter, but for
-/// levels of 0: each `step`-th bin from `first` on.
-__device__ inline void weigh_levels(const HalvedSums& sums, std::uint32_t first, std::uint32_t end,
+/// levels of 0: each `step`-th bin from `first` on, 1 or more. `units(b)` are those of bin b; a type of 32
+/// bits holds what all bins take.
+template <typename UnitsOf>
+__device__ inline void weigh_levels(UnitsOf units, std::uint32_t first, std::uint32_t end,
                                     unsigned step, std::uint64_t (&levels)[3][kLanes]) {
-  std::uint64_t own[3] = {};
+  using Units = decltype(units(0));
+  Units own[3] = {};
   for (std::uint32_t b = first; b < end; b += step) {
-    const std::uint64_t units = sums[b];
+    const Units counted = units(b);
+    if (counted == 0) continue;
     const std::uint32_t level = price::level_of_bin(b);
 #pragma unroll
     for (std::uint32_t base = 0; base < 3; ++base) {
-      if (level < base) continue;
-      own[base] += price::scaled(units, 256 * rice_bits(level - base, lane(), kLevelBits));
+      if (base == 2 && level < base) continue;
+      const std::uint32_t bits_256 = 256 * rice_bits(level - base, lane(), kLevelBits);
+      if constexpr (sizeof(Units) == sizeof(std::uint32_t))
+        own[base] += price::scaled_32(counted, bits_256);
+      else
+        own[base] += price::scaled(counted, bits_256);
     }
   }
   for (unsigned base = 0; base < 3; ++base) levels[base][lane()] = own[base];
@@ -300,7 +336,12 @@ __device__ inline GridSize expected_size(const Frame& frame, const Plan& plan, c
   count_levels<kWithError>(frame, plan, job, state, scale, team, memory.sums);
   const std::uint64_t n = frame.info(job.layer).n, entries = n << kUnitBits;
   const std::uint32_t end = price::level_bin(largest().level + 1) + 1;
-  weigh_levels(memory.sums, 1 + team.row(), end, team.rows(), memories.of[warp_in_block()].levels);
+  auto& levels = memories.of[warp_in_block()].levels;
+  const HalvedSums& sums = memory.sums;
+  if (job.counts == kNoCounts)
+    weigh_levels([&](unsigned b) { return sums.low[b]; }, 1 + team.row(), end, team.rows(), levels);
+  else
+    weigh_levels([&](unsigned b) { return sums[b]; }, 1 + team.row(), end, team.rows(), levels);
   if (team.row() == 0) {
     std::uint64_t others = 0;
     for (unsigned b = 2 + lane(); b < end; b += kLanes) others += memory.sums[b];

@@ -247,7 +247,7 @@ __device__ void search_grid(const Frame& frame, const PricePlan& plan,
   const Search search(frame, plan, turn);
   const std::uint32_t node = look.first + team.number();
   const Candidate own = candidate_of(node, search.in.lowest, search.in.low, search.in.high);
-  if (node == 0 || own.open)
+  if (node == 0 ? turn.round + 1 == kPriceRounds : own.open)
     coordinate::weigh_at(frame, grids, plan, look.grid, price::price_of_code(own.code), node, team,
                          memory);
   __syncthreads();  // all have read the interval, and their results are there

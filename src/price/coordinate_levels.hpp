@@ -65,6 +65,11 @@ inline constexpr std::size_t kLevelBins = kExactLevels + (kLevelBits - 6) * 8;
 [[nodiscard]] constexpr std::uint64_t scaled(std::uint64_t count, std::uint64_t bits_256) noexcept {
   return (count >> kUnitBits) * bits_256 + ((count & 0xFFFFu) * bits_256 >> kUnitBits);
 }
+/// The same where it is below 2^32.
+[[nodiscard]] constexpr std::uint32_t scaled_32(std::uint32_t count,
+                                                std::uint32_t bits_256) noexcept {
+  return static_cast<std::uint32_t>(std::uint64_t{count} * bits_256 >> kUnitBits);
+}
 
 /// 1 - q in units of 2^-32, for entries that are in a list with probability q = listed / entries
 /// each. Both in units.
@@ -79,7 +84,8 @@ inline constexpr std::uint64_t kNoneListed = std::uint64_t{1} << 32;
   return density < kNoneListed ? kNoneListed - density : 0;
 }
 [[nodiscard]] constexpr std::uint64_t squared_not_listed(std::uint64_t out) noexcept {
-  return out >= kNoneListed ? out : out * out >> 32;
+  const auto below = static_cast<std::uint32_t>(out);
+  return out >= kNoneListed ? out : std::uint64_t{below} * below >> 32;
 }
 /// A gap under Rice parameter k: k + 1 / (1 - (1 - q)^(2^k)), `out` being the power.
 [[nodiscard]] constexpr std::uint64_t gap_bits_256_at(std::uint64_t out, unsigned k) noexcept {
