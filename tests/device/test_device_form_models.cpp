@@ -70,6 +70,34 @@ TEST_P(FormModels, GraphsReplay) {
   test::expect_replays_are_the_cpus(on_host, on_device, gradients, buffers);
 }
 
+/// The budget up to which a message at the lowest price spends it, and the one from which it does not, lie
+/// side by side: what all layers come to there decides, grids with them.
+TEST(FormModelsAtTheLowestPrice, SayWhetherTheBudgetIsSpent) {
+  const std::vector<LayerSpec> specs = {{"a", {700}}, {"b", {1000}}, {"c", {64}}, {"d", {1500}}};
+  const test::Gradients gradients(specs);
+  const auto policy = [](double bits) {
+    return Policy::parse("*=atomo:atoms=auto,bits=" + std::to_string(bits));
+  };
+  const auto status = [&](double bits) {
+    Compressor on_host{specs, policy(bits)};
+    return test::encode_on_host(on_host, gradients.on_host(), {}).status;
+  };
+  double spent = 4, unspent = 32;
+  ASSERT_EQ(status(spent), Status::ok);
+  ASSERT_EQ(status(unspent), Status::underspent);
+  while (unspent - spent > 0.01) {
+    const double middle = (spent + unspent) / 2;
+    (status(middle) == Status::ok ? spent : unspent) = middle;
+  }
+  for (const double bits : {spent, unspent}) {
+    Compressor on_device{specs, policy(bits), kOnDevice};
+    const test::ModelBuffers buffers(on_device);
+    ASSERT_EQ(on_device.encode(gradients.views(), {}, buffers.target(), buffers.context()),
+              Status::ok);
+    EXPECT_EQ(buffers.message().status, bits == spent ? Status::ok : Status::underspent) << bits;
+  }
+}
+
 // ---- with sketches
 
 class SketchModels : public testing::TestWithParam<const char*> {
