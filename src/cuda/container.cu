@@ -8,8 +8,8 @@
 ///           word among the places of the bodies and gathers the word's bits from the pieces that
 ///           hold them, found among their ends.
 /// seal      A warp hashes blocks of 4 KiB (checksum.cuh); the block that comes last writes the
-///           header. Before that, and only when a layer of fixed length has an Inf or NaN, the block
-///           that comes first closes the gap, and the others wait for it.
+///           header. Before that, and only when a layer of fixed length has an Inf or NaN, all blocks
+///           close the gap: they move parts of 16 KiB down in place.
 ///
 /// Traffic: bodies of varying length are read and written once by `assemble`, all bodies are read
 /// once by `seal`: two reads and a write of the compressed bytes, of which the least possible is
@@ -83,6 +83,10 @@ void plan_frame(std::span<const LayerPlan> layers, std::span<const std::uint16_t
   plan.states_begin = plan.message.at;
   plan.states_end = plan.kinds_at.at + layers.size() * sizeof(std::uint32_t);
   plan.staged = layout.scratch<StagedBody>(2 * layers.size());
+  const bool may_have_gaps = std::ranges::any_of(
+      layers, [](const LayerPlan& layer) { return layer.fixed_size && layer.n > 0; });
+  const std::uint64_t parts = divide_up(plan.max_bytes - plan.head_bytes, kMovedPart);
+  plan.read_parts = layout.zeroed<std::uint32_t>(may_have_gaps ? divide_up(parts, 32) : 0);
 }
 
 namespace {
@@ -307,72 +311,100 @@ __global__ void assemble_bodies(const Frame frame) {
 
 // ---- seal
 
-/// Moves `count` words down, by a whole block.
-template <typename Word>
-__device__ void move_down(Word* to, const Word* from, std::uint64_t count) {
-  constexpr unsigned kOwn = 16;  // of a thread at a time
-  const unsigned step = kOwn * blockDim.x;
-  for (; count > 0; from += step, to += step) {
-    const auto some = static_cast<unsigned>(count < step ? count : step);
-    Word words[kOwn];
-    unsigned at = not_ahead(threadIdx.x);
-#pragma unroll
-    for (unsigned k = 0; k < kOwn; ++k, at += blockDim.x) words[k] = at < some ? from[at] : Word{0};
-    __syncthreads();  // what is stored now lies in front of all that is still to be read
-    at = not_ahead(threadIdx.x);
-#pragma unroll
-    for (unsigned k = 0; k < kOwn; ++k, at += blockDim.x) {
-      if (at < some) to[at] = words[k];
-    }
-    count -= some;
-  }
+/// A layer of fixed length that was found non-finite has a body until gaps are closed.
+__device__ bool is_taken_out(const LayerState& layer) {
+  return (layer.flags & LayerRecord::kNonFinite) != 0;
 }
 
-/// Takes the bodies of layers out that were found non-finite when their places were known; by a whole
-/// block.
-__device__ void close_gaps(const Frame& frame) {
-  MessageState& state = frame.state();
-  std::byte* const message = frame.message;
-  const bool aligned = reinterpret_cast<std::uintptr_t>(message) % 4 == 0;
-  std::uint64_t to = frame.plan.head_bytes;
-  for (std::uint32_t i = 0; i < frame.plan.count; ++i) {
-    LayerState& layer = frame.layer(i);
-    const std::uint64_t from = layer.body_at;
-    const std::uint64_t bytes = (layer.flags & LayerRecord::kNonFinite) != 0 ? 0 : layer.bytes;
-    if (from != to && aligned) {
-      move_down(reinterpret_cast<std::uint32_t*>(message + to),
-                reinterpret_cast<const std::uint32_t*>(message + from), padded(bytes) / 4);
-    } else if (from != to) {
-      move_down(message + to, message + from, padded(bytes));
-    }
-    __syncthreads();
-    if (threadIdx.x == 0 && layer.bytes != bytes) {
-      layer.bytes = 0;
-      layer.flags = LayerRecord::kNonFinite;
-      store_record(frame, i, frame.info(i).kind, layer);
-    }
-    to += padded(bytes);
-  }
+/// Where the word at `at` goes, which stands in the layer's body; where that is taken out, where what
+/// follows goes.
+__device__ std::uint64_t place_of_word(const LayerState& layer, std::uint64_t at) {
+  return layer.moved_to + (is_taken_out(layer) ? 0 : at - layer.body_at);
+}
+
+/// By a whole block: where bodies go, and the rows of those that are taken out.
+__device__ void lay_out_without_gaps(const Frame& frame) {
+  const std::uint64_t bodies = scan_blockwide<std::uint64_t>(
+      frame.plan.count,
+      [&](std::uint64_t i) {
+        const LayerState& layer = frame.layer(static_cast<std::uint32_t>(i));
+        return is_taken_out(layer) ? 0 : padded(layer.bytes);
+      },
+      [&](std::uint64_t i, std::uint64_t before) {
+        const auto number = static_cast<std::uint32_t>(i);
+        LayerState& layer = frame.layer(number);
+        layer.moved_to = frame.plan.head_bytes + before;
+        if (!is_taken_out(layer)) return;
+        LayerState nothing;
+        nothing.flags = LayerRecord::kNonFinite;
+        store_record(frame, number, frame.info(number).kind, nothing);
+      });
   if (threadIdx.x != 0) return;
-  state.total_bytes = to;
+  MessageState& state = frame.state();
+  state.open_bytes = state.total_bytes;
+  state.total_bytes = frame.plan.head_bytes + bodies;
   frame.notice(Status::non_finite);
 }
 
-/// By all blocks of a grid, where there are gaps: the block that comes first closes them, and the others
-/// wait for it, which runs.
-__device__ void close_gaps_first(const Frame& frame) {
-  MessageState& state = frame.state();
-  auto& first = shared<BlockFlag>();
-  if (threadIdx.x == 0) first.value = take_ticket(&state.arrived) == 0 ? 1 : 0;
+/// By a whole block: moves the words of a part down. They overwrite parts that blocks took before this one:
+/// these read them without waiting for anything.
+__device__ void move_part(const Frame& frame, std::uint32_t part) {
+  constexpr unsigned kOwn = kMovedPart / sizeof(std::uint32_t) / kScanThreads;
+  const std::uint64_t head = frame.plan.head_bytes, begin = head + part * kMovedPart;
+  const std::uint64_t end = std::min(begin + kMovedPart, frame.state().open_bytes);
+  std::uint32_t number = layer_of(frame, begin, {0, frame.plan.count});
+  const LayerState& last = frame.layer(layer_of(frame, end - 4, {number, frame.plan.count}));
+  const std::uint64_t to = place_of_word(frame.layer(number), begin);
+  const std::uint64_t to_end = place_of_word(last, end - 4) + (is_taken_out(last) ? 0 : 4);
+  if (to == begin && to_end == end) return;
+  std::uint32_t words[kOwn];
+  std::uint64_t at = begin + 4 * threadIdx.x;
+#pragma unroll
+  for (unsigned k = 0; k < kOwn; ++k, at += 4 * kScanThreads)
+    words[k] = at < end ? load_word(frame.message + at) : 0;
   __syncthreads();
-  if (first.value != 0) {
-    close_gaps(frame);
-    __syncthreads();
-    if (threadIdx.x == 0) take_ticket(&state.closed);
-  } else if (threadIdx.x == 0) {
-    wait_for_tickets(&state.closed, 1);
+  if (threadIdx.x == 0) {
+    std::uint32_t* const read = frame(frame.plan.read_parts);
+    take_ticket(&read[part / 32], 1u << part % 32);
+    for (std::uint64_t p = (to - head) / kMovedPart; p < part && head + p * kMovedPart < to_end;
+         ++p)
+      wait_until(&read[p / 32], [p](std::uint32_t bits) { return (bits >> p % 32 & 1u) != 0; });
   }
   __syncthreads();
+  at = begin + 4 * threadIdx.x;
+#pragma unroll
+  for (unsigned k = 0; k < kOwn; ++k, at += 4 * kScanThreads) {
+    if (at >= end) break;
+    while (at >= frame.layer(number).body_at + padded(frame.layer(number).bytes)) ++number;
+    const LayerState& layer = frame.layer(number);
+    if (!is_taken_out(layer)) store_word(frame.message + place_of_word(layer, at), words[k]);
+  }
+}
+
+/// By all blocks of a grid, where there are gaps.
+__device__ void close_gaps(const Frame& frame) {
+  MessageState& state = frame.state();
+  auto& taken = shared<BlockFlag>();
+  const auto take = [&](std::uint32_t& tickets) {
+    __syncthreads();
+    if (threadIdx.x == 0) taken.value = take_ticket(&tickets);
+    __syncthreads();
+    return taken.value;
+  };
+  const auto wait = [](std::uint32_t& tickets, std::uint32_t count) {
+    if (threadIdx.x == 0) wait_for_tickets(&tickets, count);
+    __syncthreads();
+  };
+  if (take(state.arrived) == 0) {
+    lay_out_without_gaps(frame);
+    take(state.laid_out);
+  }
+  wait(state.laid_out, 1);
+  const auto parts =
+      static_cast<std::uint32_t>(divide_up(state.open_bytes - frame.plan.head_bytes, kMovedPart));
+  for (std::uint32_t part; (part = take(state.taken)) < parts; take(state.moved))
+    move_part(frame, part);
+  wait(state.moved, parts);
 }
 
 __device__ void write_header(const Frame& frame, std::uint64_t* bytes, Status* status) {
@@ -397,7 +429,7 @@ __device__ void write_header(const Frame& frame, std::uint64_t* bytes, Status* s
 __global__ void __launch_bounds__(kScanThreads)
     seal_message(const Frame frame, std::uint64_t* bytes, Status* status) {
   MessageState& state = frame.state();
-  if (state.gaps != 0) close_gaps_first(frame);
+  if (state.gaps != 0) close_gaps(frame);
   add_checksums(bodies_of(frame, state.head_bytes, state.total_bytes),
                 {warp_in_grid(), warps_in_grid()}, state.checksum);
   if (is_last_block(state.tickets) && warp_in_block() == 0) write_header(frame, bytes, status);

@@ -106,21 +106,26 @@ __device__ inline T take_ticket(T* tickets, T count = 1) {
 #endif
 }
 
-/// Waits until `tickets` were taken, and sees what was written before they were. Only for what
+/// Waits until `enough` holds of the word, and sees what was written before it was made so. Only for what
 /// blocks do that surely run: those that came before this one, in the order of tickets.
-__device__ inline void wait_for_tickets(std::uint32_t* tickets, std::uint32_t count) {
+template <typename Enough>
+__device__ inline void wait_until(std::uint32_t* word, Enough enough) {
 #ifdef ATOMO_HOSTEXEC
-  while (atomicAdd(tickets, 0u) < count) {
+  while (!enough(atomicAdd(word, 0u))) {
   }
   __threadfence();
 #else
   for (;;) {
-    std::uint32_t taken;
-    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(taken) : "l"(tickets) : "memory");
-    if (taken >= count) return;
+    std::uint32_t now;
+    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
+    if (enough(now)) return;
     __nanosleep(64);
   }
 #endif
+}
+/// Until `tickets` were taken.
+__device__ inline void wait_for_tickets(std::uint32_t* tickets, std::uint32_t count) {
+  wait_until(tickets, [count](std::uint32_t taken) { return taken >= count; });
 }
 
 /// A stream and the first error of what was launched on it. Nothing waits, nothing allocates.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <numeric>
 
 #include "support/on_cpu.hpp"
 
@@ -165,19 +166,19 @@ TEST(DeviceModelOfGrids, MessagesAreTheCpus) {
   test::expect_the_cpus_messages(on_host, on_device, gradients, buffers, 1);
 }
 
-/// Gaps of bodies that are longer than what a block moves at once, at the front, the end, several, wherever the message
-/// stands; captured once, so that a message with gaps comes before and behind one without.
-TEST(DeviceModelOfGaps, MessagesAreTheCpus) {
-  const auto policy = Policy::parse(
-      "a=sign; b=qsgd:bits=8; c=minmax:bits=4; d=identity; e=natural; f=terngrad; "
-      "g=identity:dtype=f16; h=randomk:keep=0.1; i=identity:dtype=e4m3");
+/// Gaps of bodies that are longer and shorter than what a block moves at once, at the front, the end, several,
+/// wherever the message stands; captured once, so that a message with gaps comes before and behind one without.
+void expect_gaps_closed(const std::string& names, const std::string& policy_text) {
+  const auto policy = Policy::parse(policy_text);
   std::vector<LayerSpec> specs;
-  for (const char name : std::string("abcdefghi"))
-    specs.push_back({std::string(1, name), {name % 2 == 0 ? 210 : 3, 90 + name % 5}});
+  for (const char name : names)
+    specs.push_back({std::string(1, name), {name % 2 == 0 ? 700 : 3, 90 + name % 5}});
   Compressor on_host(specs, policy), on_device(specs, policy, kOnDevice);
   test::Gradients gradients(specs);
   const auto sound = gradients.values();
   const test::ModelBuffers buffers(on_device);
+  std::vector<std::size_t> all(names.size());
+  std::iota(all.begin(), all.end(), 0);
   for (const std::size_t offset : {0, 1, 4}) {
     const test::Memory payload(on_device.max_encoded_bytes(), offset);
     const test::Captured captured([&](Stream stream) {
@@ -188,15 +189,8 @@ TEST(DeviceModelOfGaps, MessagesAreTheCpus) {
                            {payload.data(), payload.bytes().size(), buffers.bytes.data()}, context),
           Status::ok);
     });
-    for (const std::vector<std::size_t>& broken :
-         std::vector<std::vector<std::size_t>>{{0},
-                                               {},
-                                               {2},
-                                               {8},
-                                               {0, 1, 5},
-                                               {},
-                                               {1, 2, 3, 4, 5, 6, 7},
-                                               {0, 1, 2, 3, 4, 5, 6, 7, 8}}) {
+    for (const std::vector<std::size_t>& broken : std::vector<std::vector<std::size_t>>{
+             {0}, {}, {1}, {2}, {8}, {0, 1, 5}, {}, {1, 2, 3, 4, 5, 6, 7}, all}) {
       gradients.values() = sound;
       for (const std::size_t layer : broken)
         gradients.values()[layer].back() = std::numeric_limits<float>::infinity();
@@ -211,6 +205,15 @@ TEST(DeviceModelOfGaps, MessagesAreTheCpus) {
           << "offset " << offset << ", " << broken.size() << " layers";
     }
   }
+}
+
+constexpr char kFixedLengths[] =
+    "a=sign; b=qsgd:bits=8; c=minmax:bits=4; d=identity; e=natural; f=terngrad; "
+    "g=identity:dtype=f16; h=randomk:keep=0.1; i=identity:dtype=e4m3";
+TEST(DeviceModelOfGaps, MessagesAreTheCpus) { expect_gaps_closed("abcdefghi", kFixedLengths); }
+TEST(DeviceModelOfGaps, MessagesAreTheCpusBesideLengthsThatVary) {
+  expect_gaps_closed("ajbcdefghik", std::string(kFixedLengths) +
+                                        "; j=topk:keep=0.05; k=atomo:atoms=blocks,bits=2");
 }
 
 /// With so many layers more than one launch says where bodies of fixed lengths stand; layers of the first and of a
