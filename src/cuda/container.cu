@@ -87,6 +87,7 @@ void plan_frame(std::span<const LayerPlan> layers, std::span<const std::uint16_t
       layers, [](const LayerPlan& layer) { return layer.fixed_size && layer.n > 0; });
   const std::uint64_t parts = divide_up(plan.max_bytes - plan.head_bytes, kMovedPart);
   plan.read_parts = layout.zeroed<std::uint32_t>(may_have_gaps ? divide_up(parts, 32) : 0);
+  plan.moved_to = layout.scratch<std::uint64_t>(may_have_gaps ? layers.size() : 0);
 }
 
 namespace {
@@ -318,8 +319,9 @@ __device__ bool is_taken_out(const LayerState& layer) {
 
 /// Where the word at `at` goes, which stands in the layer's body; where that is taken out, where what
 /// follows goes.
-__device__ std::uint64_t place_of_word(const LayerState& layer, std::uint64_t at) {
-  return layer.moved_to + (is_taken_out(layer) ? 0 : at - layer.body_at);
+__device__ std::uint64_t place_of_word(const Frame& frame, std::uint32_t number, std::uint64_t at) {
+  const LayerState& layer = frame.layer(number);
+  return frame(frame.plan.moved_to)[number] + (is_taken_out(layer) ? 0 : at - layer.body_at);
 }
 
 /// By a whole block: where bodies go, and the rows of those that are taken out.
@@ -332,9 +334,8 @@ __device__ void lay_out_without_gaps(const Frame& frame) {
       },
       [&](std::uint64_t i, std::uint64_t before) {
         const auto number = static_cast<std::uint32_t>(i);
-        LayerState& layer = frame.layer(number);
-        layer.moved_to = frame.plan.head_bytes + before;
-        if (!is_taken_out(layer)) return;
+        frame(frame.plan.moved_to)[number] = frame.plan.head_bytes + before;
+        if (!is_taken_out(frame.layer(number))) return;
         LayerState nothing;
         nothing.flags = LayerRecord::kNonFinite;
         store_record(frame, number, frame.info(number).kind, nothing);
@@ -353,9 +354,10 @@ __device__ void move_part(const Frame& frame, std::uint32_t part) {
   const std::uint64_t head = frame.plan.head_bytes, begin = head + part * kMovedPart;
   const std::uint64_t end = std::min(begin + kMovedPart, frame.state().open_bytes);
   std::uint32_t number = layer_of(frame, begin, {0, frame.plan.count});
-  const LayerState& last = frame.layer(layer_of(frame, end - 4, {number, frame.plan.count}));
-  const std::uint64_t to = place_of_word(frame.layer(number), begin);
-  const std::uint64_t to_end = place_of_word(last, end - 4) + (is_taken_out(last) ? 0 : 4);
+  const std::uint32_t last = layer_of(frame, end - 4, {number, frame.plan.count});
+  const std::uint64_t to = place_of_word(frame, number, begin);
+  const std::uint64_t to_end =
+      place_of_word(frame, last, end - 4) + (is_taken_out(frame.layer(last)) ? 0 : 4);
   if (to == begin && to_end == end) return;
   std::uint32_t words[kOwn];
   std::uint64_t at = begin + 4 * threadIdx.x;
@@ -376,34 +378,38 @@ __device__ void move_part(const Frame& frame, std::uint32_t part) {
   for (unsigned k = 0; k < kOwn; ++k, at += 4 * kScanThreads) {
     if (at >= end) break;
     while (at >= frame.layer(number).body_at + padded(frame.layer(number).bytes)) ++number;
-    const LayerState& layer = frame.layer(number);
-    if (!is_taken_out(layer)) store_word(frame.message + place_of_word(layer, at), words[k]);
+    if (!is_taken_out(frame.layer(number)))
+      store_word(frame.message + place_of_word(frame, number, at), words[k]);
   }
 }
 
 /// By all blocks of a grid, where there are gaps.
 __device__ void close_gaps(const Frame& frame) {
   MessageState& state = frame.state();
-  auto& taken = shared<BlockFlag>();
+  auto& turn = shared<BlockFlag>();
   const auto take = [&](std::uint32_t& tickets) {
     __syncthreads();
-    if (threadIdx.x == 0) taken.value = take_ticket(&tickets);
+    if (threadIdx.x == 0) turn.value = take_ticket(&tickets);
     __syncthreads();
-    return taken.value;
+    return turn.value;
   };
   const auto wait = [](std::uint32_t& tickets, std::uint32_t count) {
     if (threadIdx.x == 0) wait_for_tickets(&tickets, count);
     __syncthreads();
   };
-  if (take(state.arrived) == 0) {
+  std::uint32_t number = take(state.taken);
+  if (number == 0) {
     lay_out_without_gaps(frame);
     take(state.laid_out);
+    number = take(state.taken);
   }
   wait(state.laid_out, 1);
   const auto parts =
       static_cast<std::uint32_t>(divide_up(state.open_bytes - frame.plan.head_bytes, kMovedPart));
-  for (std::uint32_t part; (part = take(state.taken)) < parts; take(state.moved))
-    move_part(frame, part);
+  for (; number <= parts; number = take(state.taken)) {
+    move_part(frame, number - 1);
+    take(state.moved);
+  }
   wait(state.moved, parts);
 }
 
@@ -426,7 +432,7 @@ __device__ void write_header(const Frame& frame, std::uint64_t* bytes, Status* s
   *status = static_cast<Status>(state.notices) | (overspent ? Status::overspent : Status::ok);
 }
 
-__global__ void __launch_bounds__(kScanThreads)
+__global__ void __launch_bounds__(kScanThreads, 3)
     seal_message(const Frame frame, std::uint64_t* bytes, Status* status) {
   MessageState& state = frame.state();
   if (state.gaps != 0) close_gaps(frame);

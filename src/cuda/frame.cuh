@@ -79,7 +79,6 @@ struct LayerState {
   std::uint32_t front_words = 0;  ///< u32 between the own price and what is staged
   std::uint32_t front[2] = {};
   std::uint64_t second_at = 0;  ///< bytes of the first of two staged parts; 0: there is one
-  std::uint64_t moved_to = 0;   ///< encoding, where gaps are closed: `body_at` afterwards
   std::uint32_t decodes =
       0;  ///< decoding: 1 when there is a body proper to read (n > 0, finite, no fault yet)
 };
@@ -130,11 +129,10 @@ struct MessageState {
   std::uint32_t later_status = 0;         ///< what the head comes to if that checksum holds
   std::uint64_t stated_checksum = 0;      ///< decoding: of the bodies, as the header has it
   // Encoding, where there are gaps:
-  std::uint64_t open_bytes = 0;  ///< `total_bytes` before they are closed
-  std::uint32_t arrived = 0;     ///< blocks that are to close them
+  std::uint32_t taken = 0;       ///< turns: the first one finds places, each other one moves a part
   std::uint32_t laid_out = 0;    ///< 1: places are known
-  std::uint32_t taken = 0;       ///< parts of the message that blocks have taken to move
-  std::uint32_t moved = 0;       ///< that were moved
+  std::uint32_t moved = 0;       ///< parts
+  std::uint64_t open_bytes = 0;  ///< `total_bytes` before they are closed
 };
 
 /// A kind of the head's tables, as decoding compares it.
@@ -160,8 +158,9 @@ struct FramePlan {
   Scratch<PoolPrice> pools;         ///< two
   Scratch<std::uint32_t> kinds_at;  ///< decoding: where the message's kinds start, one a layer
   Scratch<StagedBody> staged;       ///< one a layer, then the second parts, likewise
-  Scratch<std::uint32_t>
-      read_parts;  ///< encoding: a bit for each kMovedPart of bodies that was read; zeroed
+  // Encoding, where gaps may have to be closed:
+  Scratch<std::uint32_t> read_parts;  ///< a bit for each kMovedPart of bodies that was read; zeroed
+  Scratch<std::uint64_t> moved_to;    ///< one a layer: its `body_at` afterwards
   /// Decoding: values that are added a launch later, of kMessagesOfTurn messages, `apart_entries` each.
   CallScratch<float> apart;
   std::uint64_t apart_entries = 0;
