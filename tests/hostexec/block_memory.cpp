@@ -20,8 +20,11 @@ struct Object {
   std::size_t size;
 };
 
-Object objects[kMaxObjects], dynamic_object;
-std::size_t object_count;
+struct Place {
+  Object objects[kMaxObjects], dynamic_object;
+  std::size_t object_count;
+};
+Place places[kMaxGroup], *place = places;
 std::uint64_t garbage;
 
 // TSan has no red zones to offer, and blocks of a group must not share memory: theirs comes from
@@ -63,42 +66,46 @@ Object make(const void* key, std::size_t size, std::size_t align) {
 
 }  // namespace
 
+void use_block_memory(std::size_t number) { place = &places[number]; }
+
 void begin_block_memory(std::size_t dynamic_bytes, Settings& settings) {
   // NaN, -1 and the largest unsigned value; other bytes where draws are to be had.
   garbage = ~std::uint64_t{0};
   if (settings.order == Order::random) garbage = 0x0101010101010101u * (settings.draw() & 255);
   if (kTsan) {
-    object_count = 0;
-    dynamic_object.bytes = nullptr;
+    place->object_count = 0;
+    place->dynamic_object.bytes = nullptr;
   }
-  for (std::size_t i = 0; i < object_count; ++i) fill(objects[i]);
-  if (dynamic_object.bytes == nullptr)
-    dynamic_object = make(nullptr, dynamic_bytes, 16);
+  for (std::size_t i = 0; i < place->object_count; ++i) fill(place->objects[i]);
+  if (place->dynamic_object.bytes == nullptr)
+    place->dynamic_object = make(nullptr, dynamic_bytes, 16);
   else
-    fill(dynamic_object);
+    fill(place->dynamic_object);
 }
 
 void begin_group_memory() { arena_used = 0; }
 
 void end_grid_memory() {
-  for (std::size_t i = 0; i < object_count; ++i) give_back(objects[i].bytes);
-  object_count = 0;
-  give_back(dynamic_object.bytes);
-  dynamic_object.bytes = nullptr;
+  for (Place& each : places) {
+    for (std::size_t i = 0; i < each.object_count; ++i) give_back(each.objects[i].bytes);
+    each.object_count = 0;
+    give_back(each.dynamic_object.bytes);
+    each.dynamic_object.bytes = nullptr;
+  }
 }
 
 void* shared_object(const void* key, std::size_t size, std::size_t align) {
-  std::size_t total = dynamic_object.size + size;
-  for (std::size_t i = 0; i < object_count; ++i) {
-    if (objects[i].key == key) return objects[i].bytes;
-    total += objects[i].size;
+  std::size_t total = place->dynamic_object.size + size;
+  for (std::size_t i = 0; i < place->object_count; ++i) {
+    if (place->objects[i].key == key) return place->objects[i].bytes;
+    total += place->objects[i].size;
   }
-  if (total > kMaxSharedBytes || object_count == kMaxObjects || align > kMaxAlign)
+  if (total > kMaxSharedBytes || place->object_count == kMaxObjects || align > kMaxAlign)
     fail("a block asks for more shared memory than there is", Location::current());
-  objects[object_count] = make(key, size, align);
-  return objects[object_count++].bytes;
+  place->objects[place->object_count] = make(key, size, align);
+  return place->objects[place->object_count++].bytes;
 }
 
-void* dynamic_shared() { return dynamic_object.bytes; }
+void* dynamic_shared() { return place->dynamic_object.bytes; }
 
 }  // namespace hostexec

@@ -4,14 +4,17 @@
 
 #include <cstddef>
 
+#include "fiber.hpp"
 #include "settings.hpp"
 
 namespace hostexec {
 
-/// Blocks that count as concurrent under TSan. Its cost grows with the fibres there are.
-inline constexpr std::size_t kMaxGroup = 2;
+/// Blocks that run at the same time, or count as such under TSan. Its cost grows with the fibres there are.
+inline constexpr std::size_t kMaxGroup = kTsan ? 2 : 4;
 
-/// Before each block: what the block before left is garbage again.
+/// Whenever another block of a group runs: the memory of that place is its own.
+void use_block_memory(std::size_t place);
+/// Before each block, in its place: what the block before left there is garbage again.
 void begin_block_memory(std::size_t dynamic_bytes, Settings& settings);
 /// Before each group of blocks that count as concurrent (TSan): all memory may be used anew.
 void begin_group_memory();

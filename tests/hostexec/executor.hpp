@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// What kernels compiled as C++ need from the executor: a CUDA thread is a fibre that runs until it
-/// waits at a barrier, meets its warp, or returns. The blocks of a grid run one after the other on
-/// the calling thread.
+/// waits at a barrier, meets its warp, or returns. The blocks of a grid run on the calling thread: one after
+/// the other, in the random order also some at the same time.
 
 #include <cuda_runtime.h>
 

@@ -40,38 +40,46 @@ struct Thread {
 Fiber fibers[kFibers], *idle[kFibers];
 int fibers_made, fibers_idle;
 
-Thread threads[kThreads];
-int threads_in_block, alive, waiting;
-std::uint32_t alive_lanes[kThreads / kWarp];
-Meeting meetings[kThreads / kWarp][kWarp + 1];  // a warp's; those once used come first
-
-int ready[kThreads], ready_first, ready_count;  // a ring
-
-int votes, vote_sum, voters;  // running, and of the barrier passed last
+// A block that runs, or has run in this place of its group.
+struct Block {
+  std::size_t place;  // in its group
+  uint3 index;
+  Thread threads[kThreads];
+  int alive, waiting;
+  std::uint32_t alive_lanes[kThreads / kWarp];
+  Meeting meetings[kThreads / kWarp][kWarp + 1];  // a warp's; those once used come first
+  int ready[kThreads], ready_first, ready_count;  // a ring
+  int votes, vote_sum, voters;                    // running, and of the barrier passed last
+  int warp_apart;
+  int epoch;
+};
+// A group runs at the same time in the random order; in the others its blocks follow one another. TSan takes them for
+// concurrent in any order, so each has fibres, identities and memory of its own.
+Block group[kMaxGroup];
+std::size_t group_size;
+Block* now = group;
+int threads_in_block, blocks_alive, blocks_run;
 int idle_yields, spins;
 
 Settings settings;
 
-// TSan: blocks of a group count as concurrent, so each has fibres, identities and memory of its own.
-std::size_t place_in_group;
 void* identities[kMaxGroup][kThreads];
-int warp_apart, blocks_run;
-int epoch;
 char grid_begins, grid_ends, fences, barriers[kMaxGroup][2];
 
 void become_ready(int t) {
-  threads[t].state = State::ready;
-  ready[(ready_first + ready_count++) % kThreads] = t;
+  now->threads[t].state = State::ready;
+  now->ready[(now->ready_first + now->ready_count++) % kThreads] = t;
 }
 
 int take_ready() {
   if (settings.order == Order::random) {
-    const int pick = (ready_first + int(settings.draw() % unsigned(ready_count))) % kThreads;
-    std::swap(ready[ready_first], ready[pick]);
+    const int pick =
+        (now->ready_first + int(settings.draw() % unsigned(now->ready_count))) % kThreads;
+    std::swap(now->ready[now->ready_first], now->ready[pick]);
   }
-  const int t = ready[ready_first];
-  ready_first = (ready_first + 1) % kThreads;
-  --ready_count;
+  const int t = now->ready[now->ready_first];
+  now->ready_first = (now->ready_first + 1) % kThreads;
+  --now->ready_count;
   return t;
 }
 
@@ -83,8 +91,8 @@ void print_waiting() {
                                       "returned"};
   int lines = 0;
   for (int t = 0; t < threads_in_block && lines < 16; ++t) {
-    const Thread& x = threads[t];
-    const Thread& before = threads[t == 0 ? 0 : t - 1];
+    const Thread& x = now->threads[t];
+    const Thread& before = now->threads[t == 0 ? 0 : t - 1];
     if (t != 0 && x.state == before.state && x.where.line() == before.where.line()) continue;
     ++lines;
     std::fprintf(stderr, "  from thread %d on: %s", t, names[int(x.state)]);
@@ -106,9 +114,9 @@ void* identity(int t) {
   int number = 2 * kWarp + warp;
   if (settings.every_lane || warp == 0)
     number = t;
-  else if (warp == warp_apart)
+  else if (warp == now->warp_apart)
     number = kWarp + t % kWarp;
-  void*& found = identities[place_in_group][number];
+  void*& found = identities[now->place][number];
   if (found == nullptr) found = new_identity();
   return found;
 }
@@ -125,17 +133,17 @@ void start(int t) {
   }
   fiber->thread = t;
   if (kTsan) fiber->identity = identity(t);
-  threads[t].fiber = fiber;
+  now->threads[t].fiber = fiber;
 }
 
 void pass_barrier() {
-  if (waiting != alive) {
+  if (now->waiting != now->alive) {
     print_waiting();
     fail("deadlock: threads wait for others that never come", Location::current());
   }
   const Thread* first = nullptr;
   for (int t = 0; t < threads_in_block; ++t) {
-    const Thread& x = threads[t];
+    const Thread& x = now->threads[t];
     if (x.state != State::at_barrier) continue;
     if (first == nullptr) first = &x;
     if (same_place(x.where, first->where)) continue;
@@ -143,31 +151,46 @@ void pass_barrier() {
     fail("threads of a block wait at different __syncthreads", x.where);
   }
   for (int i = 0; i < threads_in_block; ++i) {
-    if (threads[in_order(i)].state == State::at_barrier) become_ready(in_order(i));
+    if (now->threads[in_order(i)].state == State::at_barrier) become_ready(in_order(i));
   }
-  vote_sum = votes;
-  voters = alive;
-  votes = waiting = idle_yields = 0;
-  ++epoch;
+  now->vote_sum = now->votes;
+  now->voters = now->alive;
+  now->votes = now->waiting = idle_yields = 0;
+  ++now->epoch;
 }
 
-// Who runs now: the caller when all threads of the block have returned.
+void enter(Block& block) {
+  now = &block;
+  block_idx = block.index;
+  use_block_memory(block.place);
+}
+
+// A block of the group that has threads left: any one in the random order, else the first.
+Block& some_block() {
+  std::size_t at = settings.order == Order::random ? settings.draw() % group_size : 0;
+  while (group[at].alive == 0) at = (at + 1) % group_size;
+  return group[at];
+}
+
+// Who runs now: the caller when all threads of the group have returned.
 Fiber& next() {
-  if (ready_count == 0) {
-    if (alive == 0) return caller;
-    pass_barrier();
-  }
+  constexpr int kStay =
+      8;  // in the random order a block goes on this often, on average, before another does
+  if (blocks_alive == 0) return caller;
+  const bool changes = settings.order == Order::random && blocks_alive > 1;
+  if (now->alive == 0 || (changes && settings.draw() % kStay == 0)) enter(some_block());
+  if (now->ready_count == 0) pass_barrier();
   const int t = take_ready();
-  if (threads[t].fiber == nullptr) start(t);
-  return *threads[t].fiber;
+  if (now->threads[t].fiber == nullptr) start(t);
+  return *now->threads[t].fiber;
 }
 
 void wait_as(State state, Location where) {
   const int t = current->thread;
-  threads[t].state = state;
-  threads[t].where = where;
+  now->threads[t].state = state;
+  now->threads[t].where = where;
   switch_to(next());
-  thread_idx = threads[t].index;
+  thread_idx = now->threads[t].index;
   spins = 0;
 }
 
@@ -180,13 +203,14 @@ void wake(const Meeting& meeting, int warp, int except) {
 
 void thread_returned(int t) {
   const int warp = t / kWarp;
-  threads[t].state = State::returned;
+  now->threads[t].state = State::returned;
   idle_yields = 0;
-  --alive;
-  alive_lanes[warp] &= ~(1u << (t % kWarp));
-  for (Meeting& m : meetings[warp]) {  // that waited for this lane only
+  if (--now->alive == 0) --blocks_alive;
+  now->alive_lanes[warp] &= ~(1u << (t % kWarp));
+  for (Meeting& m : now->meetings[warp]) {  // that waited for this lane only
     if (m.mask == 0) break;
-    if (m.arrived == 0 || m.leaving != 0 || m.arrived != (m.mask & alive_lanes[warp])) continue;
+    if (m.arrived == 0 || m.leaving != 0 || m.arrived != (m.mask & now->alive_lanes[warp]))
+      continue;
     m.leaving = m.present;
     wake(m, warp, -1);
   }
@@ -196,7 +220,7 @@ void fibre_main() {
   entered();
   for (;;) {
     Fiber* const me = current;
-    thread_idx = threads[me->thread].index;
+    thread_idx = now->threads[me->thread].index;
     spins = 0;
     acquire(&grid_begins);
     running->call(running->arguments.get());
@@ -210,7 +234,7 @@ void fibre_main() {
 
 Meeting& find_meeting(int warp, std::uint32_t mask, Location where) {
   Meeting* spare = nullptr;
-  for (Meeting& m : meetings[warp]) {
+  for (Meeting& m : now->meetings[warp]) {
     if (m.arrived != 0) {
       if (m.leaving == 0 && m.mask == mask) return m;
       continue;
@@ -223,50 +247,68 @@ Meeting& find_meeting(int warp, std::uint32_t mask, Location where) {
   return *spare;
 }
 
-void run_block(std::size_t number) {
+void begin_block(Block& block, std::size_t number) {
   const dim3& g = grid_dim;
-  block_idx = {unsigned(number % g.x), unsigned(number / g.x % g.y), unsigned(number / g.x / g.y)};
+  block.index = {unsigned(number % g.x), unsigned(number / g.x % g.y),
+                 unsigned(number / g.x / g.y)};
+  enter(block);
   begin_block_memory(running->shared_bytes, settings);
   const int warps = (threads_in_block + kWarp - 1) / kWarp;
-  warp_apart = blocks_run++ % warps;
+  block.warp_apart = blocks_run++ % warps;
   for (int w = 0; w < warps; ++w) {
-    alive_lanes[w] = 0;
-    for (Meeting& m : meetings[w]) {
+    block.alive_lanes[w] = 0;
+    for (Meeting& m : block.meetings[w]) {
       if (m.mask == 0) break;
       m.mask = m.arrived = m.present = m.leaving = 0;
     }
   }
-  ready_first = ready_count = 0;
+  block.ready_first = block.ready_count = 0;
   for (int i = 0; i < threads_in_block; ++i) {
     const int t = in_order(i);
-    threads[t].fiber = nullptr;
-    alive_lanes[t / kWarp] |= 1u << (t % kWarp);
+    const unsigned u = unsigned(t);
+    block.threads[t].fiber = nullptr;
+    block.threads[t].index = {u % block_dim.x, u / block_dim.x % block_dim.y,
+                              u / block_dim.x / block_dim.y};
+    block.alive_lanes[t / kWarp] |= 1u << (t % kWarp);
     become_ready(t);
   }
-  alive = threads_in_block;
-  waiting = votes = idle_yields = 0;
+  block.alive = threads_in_block;
+  block.waiting = block.votes = 0;
+  ++blocks_alive;
+}
+
+void run_group() {
+  idle_yields = 0;
+  enter(some_block());
   switch_to(next());
 }
 
 void run_blocks(std::size_t blocks) {
-  std::size_t group = 1;
-  if (kTsan) group = std::min(kMaxGroup, std::size_t(kFibers / threads_in_block));
   // In the random order a stride without a common divisor visits every block once.
-  std::size_t stride = 1;
+  std::size_t stride = 1, most = 1;
   if (settings.order == Order::random) do {
       stride = settings.draw() % blocks + 1;
     } while (std::gcd(stride, blocks) != 1);
+  if (kTsan || settings.order == Order::random)
+    most = std::min(kMaxGroup, std::size_t(kFibers / threads_in_block));
   std::size_t number = 0;
-  for (std::size_t i = 0; i < blocks; ++i, number = (number + stride) % blocks) {
-    place_in_group = i % group;
-    if (kTsan && place_in_group == 0) {
+  for (std::size_t i = 0; i < blocks; i += group_size) {
+    group_size = std::min(most, blocks - i);
+    // Alone at times: whoever waits for a block that need not run at the same time is found out.
+    if (!kTsan && group_size > 1) group_size = settings.draw() % group_size + 1;
+    if (kTsan) {
       acquire(&grid_ends);
       release(&grid_begins);
       begin_group_memory();
       for (fibers_idle = 0; fibers_idle < fibers_made; ++fibers_idle)
         idle[fibers_idle] = &fibers[fibers_idle];
     }
-    run_block(settings.order == Order::descending ? blocks - 1 - i : number);
+    for (std::size_t place = 0; place < group_size; ++place, number = (number + stride) % blocks) {
+      group[place].place = place;
+      begin_block(group[place],
+                  settings.order == Order::descending ? blocks - 1 - (i + place) : number);
+    }
+    run_group();
   }
   acquire(&grid_ends);
 }
@@ -286,14 +328,14 @@ void fail(const char* what, Location where) {
 unsigned lane() { return unsigned(current->thread) % kWarp; }
 
 int barrier(Vote vote, bool predicate, Location where) {
-  void* const place = &barriers[place_in_group][epoch & 1];
-  votes += predicate ? 1 : 0;
-  ++waiting;
+  void* const place = &barriers[now->place][now->epoch & 1];
+  now->votes += predicate ? 1 : 0;
+  ++now->waiting;
   release(place);
   wait_as(State::at_barrier, where);
   acquire(place);
-  if (vote == Vote::count) return vote_sum;
-  return vote == Vote::all ? vote_sum == voters : vote_sum != 0;
+  if (vote == Vote::count) return now->vote_sum;
+  return vote == Vote::all ? now->vote_sum == now->voters : now->vote_sum != 0;
 }
 
 Meeting& meet(std::uint32_t mask, std::uint64_t value, bool orders_memory, Location where) {
@@ -309,7 +351,7 @@ Meeting& meet(std::uint32_t mask, std::uint64_t value, bool orders_memory, Locat
   ++m.present;
   m.value[t % kWarp] = value;
   if (orders_memory) release(&m);
-  if (m.arrived == (mask & alive_lanes[warp])) {
+  if (m.arrived == (mask & now->alive_lanes[warp])) {
     m.leaving = m.present;
     idle_yields = 0;
     const bool go_on = settings.order != Order::random;
@@ -334,9 +376,10 @@ void fence() {
 void yield() {
   if (current == &caller) return;
   if (++idle_yields > kPatience)
-    fail("a thread waits for what no other thread of its block will do", Location::current());
+    fail("a thread waits for what no other thread that runs will do", Location::current());
   spins = 0;
-  if (ready_count == 0) return;
+  const bool others = settings.order == Order::random && blocks_alive > 1;
+  if (now->ready_count == 0 && !others) return;
   become_ready(current->thread);
   wait_as(State::ready, Location::current());
 }
@@ -345,7 +388,9 @@ void atomic_done(bool changed) {
   if (current == &caller) return;
   if (changed) {
     idle_yields = spins = 0;
-    if (settings.order != Order::random || settings.draw() % 4 != 0 || ready_count == 0) return;
+    if (settings.order != Order::random || settings.draw() % 4 != 0 ||
+        (now->ready_count == 0 && blocks_alive == 1))
+      return;
     become_ready(current->thread);
     wait_as(State::ready, Location::current());
   } else if (++spins > kSpins || (settings.order == Order::random && settings.draw() % 4 == 0)) {
@@ -361,11 +406,6 @@ void run(const Launch& launch) {
   grid_dim = launch.grid;
   block_dim = launch.block;
   threads_in_block = int(block_dim.x * block_dim.y * block_dim.z);
-  for (int t = 0; t < threads_in_block; ++t) {
-    const unsigned u = unsigned(t);
-    threads[t].index = {u % block_dim.x, u / block_dim.x % block_dim.y,
-                        u / block_dim.x / block_dim.y};
-  }
   begin_switching();
   run_blocks(std::size_t{grid_dim.x} * grid_dim.y * grid_dim.z);
   end_grid_memory();
