@@ -248,6 +248,25 @@ __global__ void tickets(unsigned* words, unsigned* out, std::uint64_t planted) {
   for (unsigned i = 0; i < gridDim.x; ++i) out[0] += out[1 + i];
 }
 
+/// Each block adds up what the blocks of earlier turns have written.
+__global__ void turns(unsigned* taken, unsigned* done, unsigned* values, unsigned* out,
+                      std::uint64_t planted) {
+  if (threadIdx.x != 0) return;
+  const unsigned turn = atomicAdd(taken, 1u);
+  const auto wait = [done](unsigned other) {
+    while (atomicAdd(&done[other], 0u) == 0) __nanosleep(100);
+    __threadfence();
+  };
+  if (planted == bug("waits_for_a_later_turn") && turn + 1 < gridDim.x) wait(turn + 1);
+  values[turn] = turn;
+  __threadfence();
+  atomicExch(&done[turn], 1u);
+  for (unsigned i = 0; i < turn; ++i) {
+    if (planted != bug("turn_without_a_wait")) wait(i);
+    out[turn] += values[i];
+  }
+}
+
 struct TwoScans {
   cub::WarpScan<unsigned>::TempStorage memory;
 };
@@ -312,7 +331,14 @@ void run_small(std::uint64_t planted) {
   cudaMemset(out, 0, 64 * sizeof(unsigned));
   queue.launch_blocks(tickets, 8, 32, 0, words + 1, out, planted);
   expect(device.get(out, 1)[0] == 28, "the last block's sum");
-  expect(queue.error() == cudaSuccess, "a launch");
+  for (int i = 0; i < 8; ++i) {  // of which some have an order that shows the bug
+    cudaMemset(out, 0, 64 * sizeof(unsigned));
+    cudaMemset(words, 0, sizeof(unsigned));
+    queue.launch_blocks(turns, 16, 32, 0, words, out, out + 16, out + 32, planted);
+    seen = device.get(out + 32, 16);
+    for (unsigned turn = 1; turn < 16; ++turn)
+      expect(seen[turn] == turn * (turn - 1) / 2, "a turn's sum");
+  }
 }
 
 // ---- bugs of the host

@@ -403,6 +403,7 @@ void run(const Launch& launch) {
   _mm_setcsr(0x1F80);  // round to nearest, subnormals kept: whatever the caller's mode is
   running = &launch;
   settings = Settings::from_environment();
+  settings.vary(runs_before);
   grid_dim = launch.grid;
   block_dim = launch.block;
   threads_in_block = int(block_dim.x * block_dim.y * block_dim.z);

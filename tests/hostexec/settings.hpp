@@ -16,6 +16,11 @@ struct Settings {
 
   /// Aborts with a message that names the value where one is none of those accepted.
   static Settings from_environment();
+  /// Each launch of a program has draws of its own.
+  void vary(std::uint64_t launch) {
+    state += launch * 0x9E3779B97F4A7C15u;
+    if (state == 0) state = 1;
+  }
   std::uint32_t draw() {  // xorshift
     state ^= state << 13;
     state ^= state >> 7;

@@ -62,13 +62,18 @@ planted(divergent_barrier "plain;asan;tsan" "different __syncthreads")
 planted(barriers_in_branches "plain;asan;tsan" "different __syncthreads")
 planted(missing_fence tsan ${race})
 
+# Blocks that run at the same time.
+planted(waits_for_a_later_turn "plain;asan" "waits for what no other thread that runs will do")
+planted(turn_without_a_wait "plain;asan" "wrong: a turn's sum" random)
+planted(turn_without_a_wait tsan ${race} random)
+
 # Warps.
 planted(wrong_mask "plain;asan" "its mask does not name")
 planted(absent_lane "plain;asan" "a lane that does not take part")
 planted(divergent_shuffle "plain;asan" "(different warp operations|deadlock)")
 planted(warp_never_complete "plain;asan" "deadlock: threads wait for others that never come")
-planted(endless_wait "plain;asan" "waits for what no other thread of its block will do")
-planted(endless_silent_wait "plain;asan" "waits for what no other thread of its block will do")
+planted(endless_wait "plain;asan" "waits for what no other thread that runs will do")
+planted(endless_silent_wait "plain;asan" "waits for what no other thread that runs will do")
 
 # Matrices of a warp.
 planted(more_than_tf32 "plain;asan" "a value that was not rounded to TF32")
