@@ -174,8 +174,7 @@ Block& some_block() {
 
 // Who runs now: the caller when all threads of the group have returned.
 Fiber& next() {
-  constexpr int kStay =
-      8;  // in the random order a block goes on this often, on average, before another does
+  constexpr int kStay = 8;  // steps of a block, on average, before another runs (random order)
   if (blocks_alive == 0) return caller;
   const bool changes = settings.order == Order::random && blocks_alive > 1;
   if (now->alive == 0 || (changes && settings.draw() % kStay == 0)) enter(some_block());
