@@ -386,31 +386,20 @@ __device__ void move_part(const Frame& frame, std::uint32_t part) {
 /// By all blocks of a grid, where there are gaps.
 __device__ void close_gaps(const Frame& frame) {
   MessageState& state = frame.state();
-  auto& turn = shared<BlockFlag>();
-  const auto take = [&](std::uint32_t& tickets) {
-    __syncthreads();
-    if (threadIdx.x == 0) turn.value = take_ticket(&tickets);
-    __syncthreads();
-    return turn.value;
-  };
-  const auto wait = [](std::uint32_t& tickets, std::uint32_t count) {
-    if (threadIdx.x == 0) wait_for_tickets(&tickets, count);
-    __syncthreads();
-  };
-  std::uint32_t number = take(state.taken);
+  std::uint32_t number = take_together(state.taken);
   if (number == 0) {
     lay_out_without_gaps(frame);
-    take(state.laid_out);
-    number = take(state.taken);
+    take_together(state.laid_out);
+    number = take_together(state.taken);
   }
-  wait(state.laid_out, 1);
+  wait_together(state.laid_out, 1);
   const auto parts =
       static_cast<std::uint32_t>(divide_up(state.open_bytes - frame.plan.head_bytes, kMovedPart));
-  for (; number <= parts; number = take(state.taken)) {
+  for (; number <= parts; number = take_together(state.taken)) {
     move_part(frame, number - 1);
-    take(state.moved);
+    take_together(state.moved);
   }
-  wait(state.moved, parts);
+  wait_together(state.moved, parts);
 }
 
 __device__ void write_header(const Frame& frame, std::uint64_t* bytes, Status* status) {

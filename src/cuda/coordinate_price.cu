@@ -15,7 +15,7 @@
 /// zero, other magnitudes go to the workspace one by one. In a smaller layer every entry is a bin
 /// of one: expected counts are linear. grow_tree: a block a round, layer and code, or a warp
 /// of it in a small layer; it visits the bins between the layer's smallest and largest magnitude, or its
-/// entries, in sums of two 32-bit halves, four neighbours a thread, and gives every parameter of a
+/// entries, in sums of two 32-bit halves, or of one, four neighbours a thread, and gives every parameter of a
 /// list a lane and every eighth bin of levels a warp. keep_count: a block a layer
 /// that keeps a count; one warp goes through its bins in ascending order, the sum being f64.
 /// find_lowest, settle: a thread a layer.

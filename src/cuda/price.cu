@@ -12,7 +12,8 @@
 ///
 /// Mapping: one launch of three rounds (rounds.cuh), each of which looks five levels of the bisection
 /// ahead. Lane l = 1 .. 31 of every warp is node l of the tree of middles that can come next (in
-/// heap order: node 2l follows when node l's cost fits the budget), lane 0 the lowest code. A block
+/// heap order: node 2l follows when node l's cost fits the budget), lane 0 the lowest code, at which grids are
+/// weighed in the last round alone. A block
 /// takes 2,048 atoms of a layer, or of a layer's grid a candidate; of a small layer's eight, a warp
 /// each. Grids that are not tried have no units in the rounds. The first units of a round are those
 /// of atoms, which their blocks count by bins before it begins; then each warp of a block shows an eighth of the bins to all lanes, each of which

@@ -51,10 +51,24 @@ __device__ void take_turns(Rounds& rounds, std::uint32_t count, std::uint64_t un
   }
 }
 
+/// By a whole block: waits until `tickets` were taken, and sees what was written before they were.
+__device__ inline void wait_together(std::uint32_t& tickets, std::uint32_t count) {
+  if (threadIdx.x == 0) wait_for_tickets(&tickets, count);
+  __syncthreads();
+}
+
+/// By a whole block, once what its threads wrote is to be seen: takes a ticket.
+__device__ inline std::uint32_t take_together(std::uint32_t& tickets) {
+  auto& taken = shared<BlockFlag>();
+  __syncthreads();
+  if (threadIdx.x == 0) taken.value = take_ticket(&tickets);
+  __syncthreads();
+  return taken.value;
+}
+
 /// By a whole block: the results of the rounds before are there.
 __device__ inline void wait_for_round(Rounds& rounds, std::uint32_t round) {
-  if (threadIdx.x == 0) wait_for_tickets(&rounds.ended, round);
-  __syncthreads();
+  wait_together(rounds.ended, round);
 }
 
 /// By one thread, all units of the round being done and their results written.

@@ -106,7 +106,7 @@ def wrong_local_rows(text, results):
             continue
         trainings = Trainings(results / name)
         for row in rows:
-            for column in (column for column in row if column.startswith("rounds of ")):
+            for column in [each for each in row if each.startswith("rounds of ")]:
                 key = arms[row[""]], f"adamw, {column}"
                 true = trainings.score(*key) or ""
                 if true and name == LOCAL_TABLES[0][0]:

@@ -339,6 +339,7 @@ void run_small(std::uint64_t planted) {
     for (unsigned turn = 1; turn < 16; ++turn)
       expect(seen[turn] == turn * (turn - 1) / 2, "a turn's sum");
   }
+  expect(queue.error() == cudaSuccess, "a launch");
 }
 
 // ---- bugs of the host
