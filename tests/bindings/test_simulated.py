@@ -21,7 +21,7 @@ from simulated.low_rank import LowRank, orthonormal  # noqa: E402
 from simulated.optimisers import columns, matrices, optimiser_of, orthogonalised  # noqa: E402
 from simulated.options import parsed  # noqa: E402
 from simulated.second_moment import SquaresExchange, Told  # noqa: E402
-from simulated.training import Training  # noqa: E402
+from simulated.training import Training, f32_as_it_is  # noqa: E402
 
 CPU = torch.device("cpu")
 LENET = ("--algorithm", "allgather", "--model", "lenet", "--batch", 2, "--steps", 4)
@@ -200,6 +200,31 @@ def test_local_steps(images):
     first = Training(2, [*local, "--local-steps", 4], lambda event: None).fleet.weights[0]
     # The first outer step is 0.7 (1 + 0.9) times as long.
     assert torch.allclose(nesterov.fleet.weights[0] - first, 1.33 * (averaged.fleet.weights[0] - first), rtol=1e-3, atol=1e-6)
+
+
+@pytest.fixture
+def precision():
+    before = torch.get_float32_matmul_precision()
+    yield torch.get_float32_matmul_precision
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("rows, inner, columns", [(1, 1, 1), (512, 256, 768), (512, 1024, 256), (64, 64, 64), (1000, 3, 17)])
+def test_products_are_of_f32(precision, rows, inner, columns):
+    f32_as_it_is()
+    draws = torch.Generator().manual_seed(1)
+    a, b = torch.randn(4, rows, inner, generator=draws), torch.randn(4, columns, inner, generator=draws).transpose(1, 2)
+    error = torch.bmm(a, b).double() - torch.bmm(a.double(), b.double())
+    most = torch.bmm(a.double().abs(), b.double().abs()) * (inner + 2) * 2 ** -24
+    assert (error.abs() <= most).all()
+
+
+def test_products_that_round_are_left(precision, monkeypatch):
+    """Stands in for a processor with tiles of bf16."""
+    exact = torch.bmm
+    monkeypatch.setattr(torch, "bmm", lambda a, b: exact(a.bfloat16(), b.bfloat16()).float())
+    f32_as_it_is()
+    assert precision() == "highest"
 
 
 def test_low_rank():

@@ -25,6 +25,13 @@ def f32_as_it_is():
     """Products of f32 are not rounded to fewer bits on the way."""
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
+    if not torch.cuda.is_available():
+        # Allows bf16, which oneDNN uses where the processor has tiles of it, and else products of f32 by oneDNN in place of MKL:
+        # twice as fast where the processor isn't Intel's.
+        torch.set_float32_matmul_precision("medium")
+        x = torch.full((2, 256, 256), 1 + 2 ** -12)
+        if min(torch.bmm(x, x).min(), torch.mm(x[0], x[0]).min()) < 256 * (1 + 2 ** -12):
+            torch.set_float32_matmul_precision("highest")
 
 
 class Training:
