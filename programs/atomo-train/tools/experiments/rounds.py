@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many steps a message should stand for: rounds of several lengths at equal bytes a step, for a transformer.
 
-In rounds of one step workers send gradients; in longer ones each takes its own steps of AdamW, and sends what the round
+In rounds of one step workers send gradients; in longer ones each takes its own steps, of AdamW or of Muon, and sends what the round
 changed, of which all take the plain average. A message of atomo has so many bits a parameter for each step of its round, so
 that all rounds of one number of bits have the same bytes a step. uncompressed sends f32 at the end of each round.
 """
@@ -13,6 +13,7 @@ from experiments.series import run, series_options
 from experiments.trainings import UNCOMPRESSED
 
 RATES = (0.002, 0.003, 0.004, 0.005)
+INNER = {"adamw": "AdamW", "muon": "Muon"}
 
 
 def arguments():
@@ -20,6 +21,7 @@ def arguments():
     add_arm_options(parser, ("uncompressed", "atomo"), "0.002 to 0.005, of every step", steps=300, batch=8)
     parser.add_argument("--bits", type=float, nargs="+", default=[0.25, 0.125], help="a parameter and step, of atomo")
     parser.add_argument("--local-steps", type=int, nargs="+", default=[1, 2, 4, 8], help="of a round")
+    parser.add_argument("--inner", choices=INNER, default="adamw", help="optimiser of all steps")
     options = series_options(parser, "rounds-{steps}-steps")
     if options.quick:
         shorten(options, steps=4)
@@ -28,7 +30,7 @@ def arguments():
 
 
 def common(options):
-    return ("--model", "transformer", "--optimizer", "adamw", "--batch", options.batch, "--warmup", options.steps // 6)
+    return ("--model", "transformer", "--optimizer", options.inner, "--batch", options.batch, "--warmup", options.steps // 6)
 
 
 def exchange(length):
@@ -50,7 +52,7 @@ def arms(options):
 def main():
     options = arguments()
     text = (f"A transformer of 3.3 M parameters on CMake's manual, {options.workers} workers, batch {options.batch} each, "
-            f"{options.steps} steps of AdamW, rates cosine behind {options.steps // 6} steps of rising: test bits a character. Rounds of 1 send "
+            f"{options.steps} steps of {INNER[options.inner]}, rates cosine behind {options.steps // 6} steps of rising: test bits a character. Rounds of 1 send "
             f"gradients, longer ones what their steps changed, of which all take the plain average. Bytes a step are those of a "
             f"round over its steps.")
     return compare(options, arms(options), common(options), "bits_per_character", text,
