@@ -32,6 +32,8 @@ LOCAL_TABLES = [
                "`ef+atomo:bits=0.25,content=nearest`": "ef-atomo, 0.25 bits"}),
 ]
 OTHERS_SECTION, OTHERS = r"### With Adafactor and Muon\n(.*?)^### ", "second-moment-others.json"
+ROUNDS = "rounds-muon-300-steps.json"
+IN_ROUNDS = r"rounds of two end at (\S+ ± \S+) at 1/128 and at (\S+ ± \S+) at 1/256, (\S+) and (\S+) behind"
 # Sentences, and the trainings whose gaps they name in turn: arm, setting and a rate, or the best rate.
 SENTENCES = [
     (r"At one rate of \.002 it is (\S+) behind", [("atomo", "0.5 bits", 0.002)]),
@@ -136,6 +138,16 @@ def wrong_others(text, trainings):
         yield f"the table of other optimisers has {sorted(said)}"
 
 
+def wrong_rounds(text, rounds, others):
+    """Of the sentence on Muon's rounds of two steps, behind no compression at every step."""
+    keys = [("atomo, rounds of 2", f"{bits} bits a step") for bits in (0.25, 0.125)]
+    none = others.of["uncompressed-muon", "", None]["score"]
+    true = (*(rounds.score(*key) for key in keys), *(short(rounds.of[*key, None]["score"] - none) for key in keys))
+    found = re.search(IN_ROUNDS, text)
+    if not found or found.groups() != true:
+        yield f"the sentence '{IN_ROUNDS}' has {found and found.groups()}, the trainings {true}"
+
+
 def wrong_summary(text):
     summary = re.search(SUMMARY, text, re.MULTILINE | re.DOTALL)
     if not summary:
@@ -180,8 +192,9 @@ def untrue(text, results):
         wrong.append(f"the sentence '{EVEN}' has {found and found.groups()}, the trainings {even}")
     if first.gap("atomo", "0.5 bits") > first.of[*NONE, None]["spread"]:
         wrong.append("at 1/64 no compression is ahead by more than its seeds' spread")
+    others = Trainings(results / OTHERS)
     return [*wrong, *wrong_clipped(text, Trainings(results / CLIPPED)), *wrong_local_rows(text, results),
-            *wrong_others(text, Trainings(results / OTHERS)), *wrong_summary(text)]
+            *wrong_others(text, others), *wrong_rounds(text, Trainings(results / ROUNDS), others), *wrong_summary(text)]
 
 
 PLANTED = {
@@ -203,6 +216,7 @@ PLANTED = {
     "a lost row of local steps": ("| plain average, uncompressed |", "| plain average |"),
     "a gap of clipped gradients": ("2.501 ± 0.016 | .032", "2.501 ± 0.016 | .023"),
     "a lost row of clipped gradients": ("| `atomo:bits=0.125` | 51,885 |", "`atomo:bits=0.125` 51,885"),
+    "a gap of Muon's rounds": (".094 and .131 behind", ".094 and .113 behind"),
     "a score with Muon": ("| 2.264 ± 0.009 | .399", "| 2.246 ± 0.009 | .399"),
     "a gap with Adafactor": (".004 | 2.509 ± 0.027 | .010", ".004 | 2.509 ± 0.027 | .001"),
     "a lost row of Muon": ("| Muon | `atomo:bits=0.125` |", "Muon `atomo:bits=0.125`"),
