@@ -220,7 +220,7 @@ PLANTED = {
     "a score with Muon": ("| 2.264 ± 0.009 | .399", "| 2.246 ± 0.009 | .399"),
     "a gap with Adafactor": (".004 | 2.509 ± 0.027 | .010", ".004 | 2.509 ± 0.027 | .001"),
     "a lost row of Muon": ("| Muon | `atomo:bits=0.125` |", "Muon `atomo:bits=0.125`"),
-    "a gap of the summary": ("in units of the second moment](#with-a-second-moment-that-the-codecs-noise-is-not-in) | .048", "in units of the second moment](#with-a-second-moment-that-the-codecs-noise-is-not-in) | .084"),
+    "a gap of the summary": ("noise-is-not-in) | .048", "noise-is-not-in) | .084"),
     "a figure of the summary": ("| 2.682 ± 0.026, the same", "| 2.628 ± 0.026, the same"),
 }
 

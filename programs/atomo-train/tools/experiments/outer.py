@@ -20,7 +20,7 @@ RATES = (0.001, 0.002, 0.003)
 NESTEROV = ("--outer-optimizer", "nesterov", "--outer-lr", 0.7, "--outer-momentum", 0.9)
 PLAIN = ("--outer-optimizer", "sgd", "--outer-lr", 1)
 WITHOUT_MOMENTUM = ("--outer-optimizer", "sgd", "--outer-lr", 0.7)
-INNER = ("adamw", "muon")
+INNER = {"adamw": "AdamW", "muon": "Muon"}
 NEAREST = "atomo:bits=0.148,content=nearest"  # as many bytes as sparseloco's
 # Outer optimiser and codec; the codecs of AT_BITS get so many bits a parameter.
 FIXED = {"diloco": (NESTEROV, UNCOMPRESSED), "average": (PLAIN, UNCOMPRESSED),

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many steps a message should stand for: rounds of several lengths at equal bytes a step, for a transformer.
 
-In rounds of one step workers send gradients; in longer ones each takes its own steps, of AdamW or of Muon, and sends what the round
-changed, of which all take the plain average. A message of atomo has so many bits a parameter for each step of its round, so
-that all rounds of one number of bits have the same bytes a step. uncompressed sends f32 at the end of each round.
+In rounds of one step workers send gradients; in longer ones each takes its own steps, of AdamW or of Muon, and sends what
+the round changed, of which all take the plain average. A message of atomo has so many bits a parameter for each step of its
+round, so that all rounds of one number of bits have the same bytes a step. uncompressed sends f32 at the end of each round.
 """
 
 import argparse
 
 from experiments.arms import Arm, add_arm_options, compare, shorten
+from experiments.outer import INNER
 from experiments.series import run, series_options
 from experiments.trainings import UNCOMPRESSED
 
 RATES = (0.002, 0.003, 0.004, 0.005)
-INNER = {"adamw": "AdamW", "muon": "Muon"}
 
 
 def arguments():
@@ -52,9 +52,9 @@ def arms(options):
 def main():
     options = arguments()
     text = (f"A transformer of 3.3 M parameters on CMake's manual, {options.workers} workers, batch {options.batch} each, "
-            f"{options.steps} steps of {INNER[options.inner]}, rates cosine behind {options.steps // 6} steps of rising: test bits a character. Rounds of 1 send "
-            f"gradients, longer ones what their steps changed, of which all take the plain average. Bytes a step are those of a "
-            f"round over its steps.")
+            f"{options.steps} steps of {INNER[options.inner]}, rates cosine behind {options.steps // 6} steps of rising: test "
+            f"bits a character. Rounds of 1 send gradients, longer ones what their steps changed, of which all take the plain "
+            f"average. Bytes a step are those of a round over its steps.")
     return compare(options, arms(options), common(options), "bits_per_character", text,
                    f"rounds at equal bytes, a transformer of 3.3 M parameters, {options.workers} workers")
 

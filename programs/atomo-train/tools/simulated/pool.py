@@ -46,7 +46,7 @@ class _Process:
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen([sys.executable, "-m", PACKAGE.name], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=self.errors, text=True,
-                                        env={**os.environ, **KEEP_FREED_MEMORY, "PYTHONPATH": path,
+                                        env={**KEEP_FREED_MEMORY, **os.environ, "PYTHONPATH": path,
                                              "OMP_NUM_THREADS": str(self.threads)})
 
     def train(self, workers, arguments):
