@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Output is written whole or not at all: full disks, interrupts, devices, permissions, terminals."""
+import contextlib
 import os
 import pty
 import resource
@@ -163,13 +164,20 @@ class Interrupted(ToolTest):
                 self.assertEqual(os.listdir(self.directory), [])
 
     def wait_for_open_output(self, pid):
+        directory = os.path.realpath(self.directory)
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
-            links = [os.path.join(f"/proc/{pid}/fd", fd) for fd in os.listdir(f"/proc/{pid}/fd")]
-            if any(os.path.realpath(link).startswith(os.path.realpath(self.directory)) for link in links):
+            if any(path.startswith(directory) for path in self.open_files(pid)):
                 return
             time.sleep(0.01)
         self.fail("the tool did not open its output")
+
+    @staticmethod
+    def open_files(pid):
+        """The paths of the files that a process has open, without those that it closes meanwhile."""
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                yield os.readlink(f"/proc/{pid}/fd/{fd}")
 
     def test_interrupts_at_any_time(self):
         """Whatever is there afterwards under the output's name is whole, and nothing else is there."""
