@@ -85,6 +85,7 @@ atomo_status atomo_codec_traits(const atomo_codec* codec, atomo_traits* traits) 
     out.bounded = t.bounded;
     out.memory = t.memory;
     out.votes = t.votes;
+    out.differences = t.differences;
   });
 }
 

@@ -41,6 +41,7 @@ nb::dict traits_of(const PyCodec& self) {
   traits["cpu"] = t.cpu;
   traits["cuda"] = t.cuda;
   traits["memory"] = t.memory;
+  traits["differences"] = t.differences;
   return traits;
 }
 

@@ -319,8 +319,8 @@ ATOMO_API atomo_status atomo_compressor_prices(const atomo_compressor* compresso
 /// The prices that the next `atomo_compressor_begin_step` takes; waits likewise.
 ATOMO_API atomo_status atomo_compressor_predicted_prices(const atomo_compressor* compressor,
                                                          atomo_prices* prices);
-/// What the memory of layer `i` keeps, an f32 an entry: what was not sent yet. None where its codec has
-/// no memory. `*needed` (may be NULL) receives how many; `values` NULL asks for no more than that; a
+/// What the memory of layer `i` keeps, an f32 an entry: what was not sent yet, of `ef21` what was sent so far.
+/// None where its codec has no memory. `*needed` (may be NULL) receives how many; `values` NULL asks for no more than that; a
 /// smaller `capacity`, of values, gives ATOMO_BUFFER_TOO_SMALL. Between steps.
 ATOMO_API atomo_status atomo_compressor_memory(const atomo_compressor* compressor, size_t i,
                                                float* values, size_t capacity, size_t* needed);

@@ -164,7 +164,8 @@ typedef struct atomo_traits {
   uint8_t bounded;                ///< a fixed size or a `cap=`: `wire_bytes` says which
   uint8_t memory;                 ///< keeps what it has not sent: a compressor alone encodes
   uint8_t votes;                  ///< of signs: `atomo_vote` counts them
-  uint8_t reserved[9];            ///< zero
+  uint8_t differences;            ///< of `ef21`: add what messages decode to up from step to step
+  uint8_t reserved[8];            ///< zero
 } atomo_traits;
 
 /// A key of the specs of a codec of one's own, `levels=8` of `mine:levels=8`.

@@ -107,7 +107,8 @@ enum class Saved : std::uint8_t {
 /// they have written: those of a whole message, or of a part's, only where all its layers are finite,
 /// and none where the call failed. Within a step a layer moves its memory once: `encode_layer`, or a
 /// part's `encode`, of a layer that was sent before in the step is refused (`wrong_stage`). Each sender
-/// has its own, so messages of several compressors may share no memory; receivers need none. On a device
+/// has its own, so messages of several compressors may share no memory; receivers need none. Of `ef21` messages
+/// are differences (`Traits::differences`): receivers add them to what they decoded before, and never clear that. On a device
 /// memories stand there, with the CPU's values, and its kernels move them: the host does not see whether
 /// a layer was finite, so there no layer of a step is sent twice.
 ///
@@ -269,7 +270,7 @@ class Compressor {
   [[nodiscard]] double budget_share() const noexcept;
 
   /// What the memory of a layer keeps, an f32 an entry: what was not sent yet (of `dgc` its velocity
-  /// is left out). Empty where the layer's codec has no memory. Between steps; allocates, and waits for
+  /// is left out), or of `ef21` what was sent so far. Empty where the layer's codec has no memory. Between steps; allocates, and waits for
   /// a device. \throws Error of a part, which keeps nothing.
   [[nodiscard]] std::vector<float> memory(std::size_t layer) const;
   /// Bytes that the memories take, beside all workspaces; 0 of a part.

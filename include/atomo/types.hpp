@@ -265,6 +265,9 @@ struct Traits {
   bool cuda = false;          ///< has a CUDA twin
   bool memory =
       false;  ///< keeps what it has not sent: biased a step, and a `Compressor` alone encodes
+  /// Of `ef21`: a message is a difference, and what it decodes to belongs to the sum of what earlier ones
+  /// did, which the receiver keeps.
+  bool differences = false;
 };
 
 }  // namespace atomo

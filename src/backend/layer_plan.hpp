@@ -22,13 +22,14 @@ struct MemoryPlan {
     none = 0,
     residual = 1,  ///< x = g + factor e; e <- what the message left of x
     velocity = 2,  ///< u <- factor u + g; x = v + u; v <- x - c; u <- 0 where c was sent
+    sum = 3,       ///< x = g + factor s, factor -1; s <- s + what the message took of x
   };
   Rule rule = Rule::none;
   math::KeptType type = math::KeptType::f32;  ///< of what is kept
   float factor = 1;
   float scale = 1;  ///< the codec is given x times this
 
-  /// That are kept of a layer: e, or u and behind it v.
+  /// That are kept of a layer: e or s, or u and behind it v.
   [[nodiscard]] std::size_t vectors() const noexcept {
     return rule == Rule::none ? 0 : rule == Rule::velocity ? 2 : 1;
   }

@@ -14,9 +14,12 @@ using Rule = MemoryPlan::Rule;
 MemoryPlan memory_plan(const Stages& stages) noexcept {
   const MemoryOptions& options = *stages.memory;
   MemoryPlan plan;
-  plan.rule = options.rule == MemoryOptions::Rule::dgc ? Rule::velocity : Rule::residual;
+  const auto rule = options.rule;
+  plan.rule = rule == MemoryOptions::Rule::dgc    ? Rule::velocity
+              : rule == MemoryOptions::Rule::ef21 ? Rule::sum
+                                                  : Rule::residual;
   plan.type = options.type;
-  plan.factor = static_cast<float>(options.factor);
+  plan.factor = plan.rule == Rule::sum ? -1.0f : static_cast<float>(options.factor);
   if (options.contract) plan.scale = static_cast<float>(1 / (1 + *stages.body->traits().omega));
   return plan;
 }

@@ -13,7 +13,7 @@ namespace atomo::codec {
 /// The memory in front of a codec that has one.
 [[nodiscard]] MemoryPlan memory_plan(const Stages& stages) noexcept;
 
-/// What is kept of a layer's n entries: e, or v of `dgc`. `bytes`: as they are saved. Allocates.
+/// What is kept of a layer's n entries: e, v of `dgc`, s of `ef21`. `bytes`: as they are saved. Allocates.
 [[nodiscard]] std::vector<float> unsent(const MemoryPlan& plan, std::size_t n, ConstBytes bytes);
 /// Whether what may be the bytes of such a memory holds finite values alone.
 [[nodiscard]] bool is_sound(const MemoryPlan& plan, std::size_t n, ConstBytes bytes) noexcept;
@@ -51,7 +51,7 @@ class LayerMemory {
   std::size_t n_ = 0;
   bool moved_ = false;  ///< by the last message
   std::vector<std::byte> kept_,
-      before_;  ///< e, or u and behind it v; and the same of the message before
+      before_;  ///< e or s, or u and behind it v; and the same of the message before
 };
 
 }  // namespace atomo::codec

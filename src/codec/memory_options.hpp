@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// `ef:`, `momentum:` and `dgc:` of a spec, which stand in front of a codec.
+/// `ef:`, `momentum:`, `dgc:` and `ef21:` of a spec, which stand in front of a codec.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,10 +16,11 @@ struct MemoryOptions {
     ef = 0,        ///< x = g + factor e; e <- x - c
     momentum = 1,  ///< the same under the name of its factor
     dgc = 2,       ///< u <- factor u + g; x = v + u; v <- x - c; u <- 0 where c was sent
+    ef21 = 3,      ///< x = g - s; s <- s + c, as receivers add up
   };
 
   Rule rule = Rule::ef;
-  double factor = 1;         ///< decay, beta or momentum
+  double factor = 1;         ///< decay, beta or momentum; none of ef21
   bool contract = false;     ///< what is encoded is x / (1 + omega)
   math::KeptType type = math::KeptType::f32;  ///< of what is kept
   friend bool operator==(const MemoryOptions&, const MemoryOptions&) = default;

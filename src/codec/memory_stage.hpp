@@ -24,7 +24,7 @@ struct MemoryEntry {
 [[nodiscard]] const std::vector<MemoryEntry>& memory_table();
 /// Whether a stage of this name is a memory.
 [[nodiscard]] bool is_memory(std::string_view stage);
-/// Reads `ef:`, `momentum:` or `dgc:`. \throws Error
+/// Reads `ef:`, `momentum:`, `dgc:` or `ef21:`. \throws Error
 [[nodiscard]] MemoryOptions read_memory(const std::string& stage, SpecArgs& args);
 /// \throws Error, through `args`, for a codec that the memory cannot stand in front of.
 void check_memory(const MemoryOptions& memory, const Traits& codec, const SpecArgs& args);

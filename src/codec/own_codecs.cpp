@@ -111,7 +111,7 @@ class Keys final : public SpecKeys {
 
 Traits completed(Traits t) {
   t.cpu = t.allocates = true;
-  t.cuda = t.capturable = t.synchronises = t.linear = t.memory = false;
+  t.cuda = t.capturable = t.synchronises = t.linear = t.memory = t.differences = false;
   if (!t.unbiased) t.bias_bound = std::numeric_limits<double>::infinity();
   return t;
 }

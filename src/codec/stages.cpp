@@ -17,6 +17,7 @@ Traits Stages::traits() const {
   t.bounded |= t.fixed_size;  // a lossless stage makes no body longer
   if (memory) {  // biased a step, whatever stands behind it: what is left out comes later
     t.memory = true;
+    t.differences = memory->rule == MemoryOptions::Rule::ef21;
     t.unbiased = t.averages_over_workers = false;
     t.bias_bound = std::numeric_limits<double>::infinity();
     t.omega = t.contraction = t.largest = std::nullopt;

@@ -81,13 +81,13 @@ void form_with(const MemoryPlan& plan, const ConstTensorView& g, const std::byte
     float* const to = x + first;
     const float* const of_g = read_entries(g, first, count, to);
     const float* const e = read_kept(plan.type, kept, n, first, count, room);
-    if (plan.rule == MemoryPlan::Rule::residual) {
-      for (std::size_t i = 0; i < count; ++i)
-        to[i] = math::with_residual(of_g[i], plan.factor, e[i]);
-    } else {
+    if (plan.rule == MemoryPlan::Rule::velocity) {
       const float* const v = read_kept(plan.type, behind, n, first, count, more_room);
       for (std::size_t i = 0; i < count; ++i)
         to[i] = math::with_velocity(of_g[i], plan.factor, e[i], v[i]).x;
+    } else {
+      for (std::size_t i = 0; i < count; ++i)
+        to[i] = math::with_residual(of_g[i], plan.factor, e[i]);
     }
   });
 }
@@ -107,19 +107,25 @@ void keep_unsent(const MemoryPlan& plan, const ConstTensorView& g, const float* 
   const std::size_t behind = math::kept_bytes(plan.type, n);
   const bool velocity = plan.rule == MemoryPlan::Rule::velocity;
   each_tile(executor, n, [&](std::size_t first, std::size_t count) {
+    float of_gradient[kTile], room[kTile], moved[kTile];
+    const auto gradient = [&] { return read_entries(g, first, count, of_gradient); };
+    const auto first_kept = [&] { return read_kept(plan.type, kept, n, first, count, room); };
+    const float* rest = left + first;
     if (velocity) {
-      float of_gradient[kTile], room[kTile], more_room[kTile];
-      const float* const of_g = read_entries(g, first, count, of_gradient);
-      const float* const u = read_kept(plan.type, kept, n, first, count, room);
+      float more_room[kTile];
+      const float *const of_g = gradient(), *const u = first_kept();
       const float* const v = read_kept(plan.type, kept + behind, n, first, count, more_room);
-      float moved[kTile];
       for (std::size_t i = 0; i < count; ++i) {
-        moved[i] = math::kept_velocity(math::with_velocity(of_g[i], plan.factor, u[i], v[i]),
-                                       left[first + i]);
+        moved[i] =
+            math::kept_velocity(math::with_velocity(of_g[i], plan.factor, u[i], v[i]), rest[i]);
       }
       write_kept(plan.type, moved, of_u, to, n, first, count);
+    } else if (plan.rule == MemoryPlan::Rule::sum) {
+      const float *const of_g = gradient(), *const s = first_kept();
+      for (std::size_t i = 0; i < count; ++i) moved[i] = math::sent_so_far(of_g[i], s[i], rest[i]);
+      rest = moved;
     }
-    write_kept(plan.type, left + first, of_rest, velocity ? to + behind : to, n, first, count);
+    write_kept(plan.type, rest, of_rest, velocity ? to + behind : to, n, first, count);
   });
 }
 

@@ -21,10 +21,11 @@ void form_with(const MemoryPlan& plan, const ConstTensorView& g, const std::byte
 /// x <- scale x.
 void scale_entries(float scale, std::size_t n, float* x, Executor* executor) noexcept;
 /// What is kept next, where the message left `left` of what was formed with `kept`: `left` itself, and of a
-/// velocity u what was formed of it, or 0 where the message took something. `to` may be `kept`.
+/// velocity u what was formed of it, or 0 where the message took something; of a sum the sum with what the message
+/// took. `to` may be `kept`.
 void keep_unsent(const MemoryPlan& plan, const ConstTensorView& g, const float* left, std::size_t n,
                  const Key& key, const std::byte* kept, std::byte* to, Executor* executor) noexcept;
-/// The last vector of `kept`: e or v.
+/// The last vector of `kept`: e, s or v.
 void copy_unsent(const MemoryPlan& plan, const std::byte* kept, std::size_t n, float* to) noexcept;
 
 }  // namespace atomo::cpu

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Memories of senders (docs/memories.md): x = g + D e is encoded, and e <- x - c kept, c being what the
-/// message decodes to; of a velocity u <- M u + g, x = v + u, v <- x - c, and u <- 0 where c took some.
+/// message decodes to; of a velocity u <- M u + g, x = v + u, v <- x - c, and u <- 0 where c took some; of a sum s,
+/// x = g - s and s <- s + c, where c is x less what was left of it.
 ///
 /// form_inputs   a warp 2,048 entries of a layer, a lane four neighbours at a time: x, in room of the
 ///               workspace, where the codec then reads it as f32.
@@ -8,11 +9,12 @@
 ///               turn, which are a block of int8 under its largest magnitude. The message was decoded
 ///               into x with alpha -1 before, so that x is what it left. The state of that decoding
 ///               says whether all of the message is finite; if not, nothing is written. A kernel for
-///               residuals and one for velocities, of 4, 2 or 1 bytes, launched where a layer has them.
+///               residuals and one for velocities, of 4, 2 or 1 bytes, and one for sums, launched where a layer has them.
 /// take_back     a thread a layer.
 ///
 /// Traffic an entry: formed from g and e read (4 or 2 bytes each, e also 1), x written; kept from x read,
-/// e written; a velocity takes g, u and v read, x written, and g, u, v and x read, u and v written. No
+/// e written; a velocity takes g, u and v read, x written, and g, u, v and x read, u and v written; a sum is kept from
+/// g, s and x read, s written. No
 /// shared memory. Determinism: an entry depends on itself alone, in int8 on its block. Alignment:
 /// gradients to their entries, read in 8 or 16 bytes where they are aligned to them; the library's own
 /// memory to 256 bytes, with room behind each part, so that its vectors are whole.
@@ -187,7 +189,7 @@ __device__ void velocity_of_left(const MemoryJob& job, const Entries& g, const s
 
 /// What is left of entries [first, end) in fewer bits; `from` and `to` may be one. Of a velocity u comes first, and
 /// what is left is read again from a cache, so that one vector at a time is in registers.
-template <unsigned kBytes, unsigned kVectors>
+template <unsigned kBytes, Rule kRule>
 __device__ void keep_rounded(const Frame& frame, std::uint32_t layer, const MemoryJob& job,
                              const float* left, std::uint64_t first, std::uint64_t end,
                              const std::byte* from, std::byte* to) {
@@ -198,15 +200,26 @@ __device__ void keep_rounded(const Frame& frame, std::uint32_t layer, const Memo
   for (std::uint64_t turn = first; turn < end; turn += math::kInt8Block) {
     const std::uint64_t i = turn + 8 * lane();
 #pragma unroll 1
-    for (unsigned vector = 2 - kVectors; vector < 2; ++vector) {  // u, what is left
+    for (unsigned vector = kRule == Rule::velocity ? 0 : 1; vector < 2;
+         ++vector) {  // u, what is left
       float v[8];
       eight_entries({left, DType::f32}, i, end, v);
       if (vector == 0) velocity_of_left(job, g, from, i, end, v);
       const std::uint64_t entry = vector == 0 ? math::first_draw_of_velocity(job.n) + i : i;
       round_to_kept<kBytes>(job, draws, v, entry, i, end,
-                            kVectors == 2 && vector == 1 ? to + job.pitch : to);
+                            kRule == Rule::velocity && vector == 1 ? to + job.pitch : to);
     }
   }
+}
+
+/// What was sent so far, in place of what the last message left: of four entries.
+__device__ void add_what_was_sent(const MemoryJob& job, const Entries& g, const std::byte* from,
+                                  std::uint64_t i, float (&left)[4]) {
+  float x[4], s[4];
+  g.four(i, job.n, x);
+  load_four(from, i, s);
+#pragma unroll
+  for (unsigned k = 0; k < 4; ++k) left[k] = sent_so_far(x[k], s[k], left[k]);
 }
 
 /// Those of a velocity; `from` and `to` may be one.
@@ -232,12 +245,12 @@ __device__ Status status_of_own(const MessageState& state) {
   return state.fault != 0 ? static_cast<Status>(~state.fault & 0xFFFFu) : Status::ok;
 }
 
-/// Of the layers of which so many vectors are kept, of so many bytes a value: those of few registers do not wait
+/// Of the layers of one rule, of so many bytes a value: those of few registers do not wait
 /// for those of many.
-template <unsigned kBytes, unsigned kVectors>
+template <unsigned kBytes, Rule kRule>
 __device__ void keep_unsent(const Frame& frame, const MemoryRange& range, Status* status) {
   const MemoryUnit unit = unit_of(range);
-  if (unit.job == nullptr || unit.job->bytes != kBytes || unit.job->vectors != kVectors) return;
+  if (unit.job == nullptr || unit.job->bytes != kBytes || unit.job->rule != kRule) return;
   const MessageState& state = frame.state();
   const Status own = status_of_own(state);
   const bool moves = !failed(own) && state.non_finite == 0;
@@ -255,13 +268,15 @@ __device__ void keep_unsent(const Frame& frame, const MemoryRange& range, Status
   const std::uint64_t first = unit.index * kMemoryUnit;
   const std::uint64_t end = std::min(first + kMemoryUnit, job.n);
   if constexpr (kBytes != 4) {
-    keep_rounded<kBytes, kVectors>(frame, unit.layer, job, layer.y, first, end, from, to);
-  } else if constexpr (kVectors == 2) {
+    keep_rounded<kBytes, kRule>(frame, unit.layer, job, layer.y, first, end, from, to);
+  } else if constexpr (kRule == Rule::velocity) {
     keep_velocity(job, {layer.callers, layer.callers_dtype}, layer.y, first, end, from, to);
   } else {
     for (std::uint64_t i = first + 4 * lane(); i < end; i += 4 * kLanes) {
       float left[4];
       load_four(reinterpret_cast<const std::byte*>(layer.y), i, left);
+      if constexpr (kRule == Rule::sum)
+        add_what_was_sent(job, {layer.callers, layer.callers_dtype}, from, i, left);
       store_four(to, i, left);
     }
   }
@@ -269,11 +284,14 @@ __device__ void keep_unsent(const Frame& frame, const MemoryRange& range, Status
 
 template <unsigned kBytes>
 __global__ void keep_residuals(const Frame frame, const MemoryRange range, Status* status) {
-  keep_unsent<kBytes, 1>(frame, range, status);
+  keep_unsent<kBytes, Rule::residual>(frame, range, status);
 }
 template <unsigned kBytes>
 __global__ void keep_velocities(const Frame frame, const MemoryRange range, Status* status) {
-  keep_unsent<kBytes, 2>(frame, range, status);
+  keep_unsent<kBytes, Rule::velocity>(frame, range, status);
+}
+__global__ void keep_sums(const Frame frame, const MemoryRange range, Status* status) {
+  keep_unsent<4, Rule::sum>(frame, range, status);
 }
 
 __global__ void take_back_sides(const MemoryRange range, const Status* only_if) {
@@ -353,7 +371,7 @@ MemoryRange Memories::range(std::size_t first, std::size_t count) const noexcept
   range.units = (end - 1)->first_unit + (end - 1)->units - begin->first_unit;
   range.scales = std::any_of(begin, end, [](const MemoryJob& j) { return j.scale != 1; });
   for (auto job = begin; job != end; ++job)
-    range.kinds |= MemoryRange::bit_of(job->bytes, job->vectors);
+    range.kinds |= MemoryRange::bit_of(job->bytes, job->rule);
   return range;
 }
 
@@ -406,13 +424,16 @@ void form(const Frame& frame, const MemoryRange& range, bool scaled, Queue& queu
 }
 
 void keep(const Frame& frame, const MemoryRange& range, Status* status, Queue& queue) {
-  const auto keep_those = [&](unsigned bytes, auto of_one, auto of_two) {
-    if (range.has(bytes, 1)) queue.launch_warps(of_one, range.units, frame, range, status);
-    if (range.has(bytes, 2)) queue.launch_warps(of_two, range.units, frame, range, status);
+  const auto keep_those = [&](unsigned bytes, Rule rule, auto kernel) {
+    if (range.has(bytes, rule)) queue.launch_warps(kernel, range.units, frame, range, status);
   };
-  keep_those(4, keep_residuals<4>, keep_velocities<4>);
-  keep_those(2, keep_residuals<2>, keep_velocities<2>);
-  keep_those(1, keep_residuals<1>, keep_velocities<1>);
+  keep_those(4, Rule::residual, keep_residuals<4>);
+  keep_those(2, Rule::residual, keep_residuals<2>);
+  keep_those(1, Rule::residual, keep_residuals<1>);
+  keep_those(4, Rule::velocity, keep_velocities<4>);
+  keep_those(2, Rule::velocity, keep_velocities<2>);
+  keep_those(1, Rule::velocity, keep_velocities<1>);
+  keep_those(4, Rule::sum, keep_sums);
 }
 
 void take_back(const MemoryRange& range, const Status* only_if, Queue& queue) {

@@ -46,14 +46,14 @@ struct MemoryRange {
   std::uint32_t count = 0;
   std::uint32_t first_layer = 0;  ///< of the message, among those of the model
   std::uint64_t first_unit = 0, units = 0;
-  std::uint32_t kinds = 0;  ///< of jobs: bytes of a value and vectors, a bit each pair
+  std::uint32_t kinds = 0;  ///< of jobs: bytes of a value and rules, a bit each pair
   bool scales = false;      ///< a codec is given x times a scale
 
-  [[nodiscard]] static std::uint32_t bit_of(unsigned bytes, unsigned vectors) noexcept {
-    return 1u << (2 * bytes + vectors);
+  [[nodiscard]] static std::uint32_t bit_of(unsigned bytes, MemoryPlan::Rule rule) noexcept {
+    return 1u << (4 * bytes + static_cast<unsigned>(rule));
   }
-  [[nodiscard]] bool has(unsigned bytes, unsigned vectors) const noexcept {
-    return (kinds & bit_of(bytes, vectors)) != 0;
+  [[nodiscard]] bool has(unsigned bytes, MemoryPlan::Rule rule) const noexcept {
+    return (kinds & bit_of(bytes, rule)) != 0;
   }
 };
 
@@ -105,7 +105,7 @@ void form(const Frame& frame, const MemoryRange& range, bool scaled, Queue& queu
 /// What the message left of it, which stands where the message was decoded to, is kept; nothing moves where
 /// a layer of the message is not finite. `status`, a device word or null, is told of a message that
 /// could not be read. One launch of each
-/// number of vectors and type that layers have.
+/// rule and type that layers have.
 void keep(const Frame& frame, const MemoryRange& range, Status* status, Queue& queue);
 /// What the last message of each layer moved becomes what it was, where `only_if`, a device word, is null
 /// or has `non_finite`. One launch.

@@ -21,6 +21,10 @@ struct Velocity {
   const float moved = g + factor * u;
   return {moved, v + moved};
 }
+/// What was sent so far of a gradient, s, where the message left `left` of x = with_residual(g, -1, s).
+[[nodiscard]] ATOMO_HD constexpr float sent_so_far(float g, float s, float left) noexcept {
+  return s + ((g - s) - left);
+}
 /// The velocity that is kept where the message left `left` of x: none where it took something.
 [[nodiscard]] ATOMO_HD constexpr float kept_velocity(const Velocity& of, float left) noexcept {
   return left == of.x ? of.u : 0.0f;

@@ -44,7 +44,7 @@ def scaled_steps(rank, ranks, policy, way):
         scaler.step(optimizer)
         scaler.update()
         scales.append(scaler.get_scale())
-    return {"memories": memories, "scales": scales, "finite": all(np.isfinite(v).all() for v in parameters_of(model).values())}
+    return {"memories": memories, "scales": scales, "gradients": gradients_of(model), "finite": all(np.isfinite(v).all() for v in parameters_of(model).values())}
 
 
 def train(rank, ranks, policy, scales, way="Watched"):
@@ -60,6 +60,15 @@ def train(rank, ranks, policy, scales, way="Watched"):
             parameter.grad.div_(now[0])
         optimizer.step()
     return parameters_of(model)
+
+
+def of_other_ranks(rank, ranks, policy, way):
+    """A step, and one that goes on from a state of three ranks."""
+    model, wrapped, state = hooked(policy, 1.0, way)
+    for step in range(2):
+        x, y = batch_of(step, rank, 24)
+        nn.functional.mse_loss(wrapped(x), y).backward()
+        state.load_state_dict({**state.state_dict(), "bytes_sent": [0] * 3})
 
 
 def recorded(rank, ranks, policy, way, how, steps=4):

@@ -10,19 +10,20 @@ import numpy as np
 import pytest
 import torch
 from atomo.torch.coder import Coder
-from worlds import check_replicas, same
+from worlds import RankFailed, check_replicas, same
 
 THREE_BUCKETS = 0.002  # MB; of the small net
 WAYS = ["Watched", "OnStandIn"]  # of gradients on the CPU, and of those on a GPU, with a stand-in for it
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("policy", ["ef+topk:keep=0.01", "*.bias=identity; *=dgc:momentum=0+topk:keep=0.05"])
+@pytest.mark.parametrize("policy", ["ef+topk:keep=0.01", "*.bias=identity; *=dgc:momentum=0+topk:keep=0.05",
+                                    "*.bias=identity; *=ef21+topk:keep=0.05"])
 def test_replicas_stay_equal(world, policy, way):
     check_replicas(world(2).run(ddp_runs.train, policy, cap_mb=THREE_BUCKETS, steps=6, state_class=way))
 
 
-@pytest.mark.parametrize("policy", ["ef+topk:keep=0.05", "dgc:momentum=0.5+topk:keep=0.05"])
+@pytest.mark.parametrize("policy", ["ef+topk:keep=0.05", "dgc:momentum=0.5+topk:keep=0.05", "ef21+topk:keep=0.05"])
 def test_a_gpus_steps_are_the_cpus(world, policy):
     """Through the change of buckets after the first step: what each layer keeps goes with it."""
     on_cpu, on_gpu = (world(2).run(memory_runs.train, policy, [1.0, 1.0, 8.0, 8.0, 2.0], way=way)[0] for way in WAYS)
@@ -42,18 +43,20 @@ def test_what_is_left_out_is_sent_later(world):
 
 @pytest.mark.parametrize("state_class", WAYS)
 @pytest.mark.parametrize("way", ["dict", "pickle"])
-def test_each_ranks_checkpoint_brings_its_memory_back(world, way, state_class):
-    whole, halves = (world(2).run(ddp_runs.train, "ef+topk:keep=0.05", cap_mb=THREE_BUCKETS, checkpoint_at=at, way=way,
+@pytest.mark.parametrize("policy", ["ef+topk:keep=0.05", "ef21+topk:keep=0.05"])
+def test_each_ranks_checkpoint_brings_its_memory_back(world, policy, way, state_class):
+    whole, halves = (world(2).run(ddp_runs.train, policy, cap_mb=THREE_BUCKETS, checkpoint_at=at, way=way,
                                   state_class=state_class, ddp={"find_unused_parameters": True}) for at in (None, 4))
     for was, now in zip(whole, halves):
         assert was["losses"] == now["losses"]
         assert same(was["parameters"], now["parameters"])
 
 
-def test_another_ranks_memory_is_not_taken():
-    """A rank that loads another's checkpoint begins without a memory."""
+@pytest.mark.parametrize("memory", ["ef", "ef21"])
+def test_another_ranks_memory_is_not_taken(memory):
+    """A rank that loads another's checkpoint begins without a memory. Differences would be to what it never sent."""
     def made():
-        coder = Coder("ef+topk:keep=5", 1)
+        coder = Coder(f"{memory}+topk:keep=5", 1)
         coder.take({"a": ((50,), "f32")})
         return coder
 
@@ -64,7 +67,14 @@ def test_another_ranks_memory_is_not_taken():
     for worker in (0, 1):
         other = made()
         other.load(saved.policy, saved.table(), saved.learnt, saved.memories())
-        other.encode([("a", torch.zeros(50))], {"seed": 0, "step": 1, "worker": worker, "channel": 0})
+        key = {"seed": 0, "step": 1, "worker": worker, "channel": 0}
+        if memory == "ef21" and worker == 0:
+            with pytest.raises(atomo.Error, match="the checkpoint is that of rank 1, and this is rank 0"):
+                other.encode([("a", torch.zeros(50))], key)
+            continue
+        other.encode([("a", torch.zeros(50))], key)
+        if memory == "ef21":
+            continue
         kept = torch.frombuffer(bytearray(other.compressor.memory("a")), dtype=torch.float32)
         assert kept.count_nonzero() == (39 if worker == 1 else 0)
 
@@ -130,6 +140,24 @@ def test_a_step_is_taken_back_without_a_copy(policy, monkeypatch):
     assert of_coder(coder) != fourth
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_sums_are_those_of_as_many_ranks(world, way):
+    with pytest.raises(RankFailed) as failed:
+        world(2).run(memory_runs.of_other_ranks, "ef21+topk:keep=0.05", way)
+    for error in failed.value.errors:
+        assert "the messages of 3 ranks are added up (ef21), and there are 2" in error or "could not encode" in error, error
+
+
+def test_squares_need_gradients():
+    layers = {"a": torch.nn.Parameter(torch.zeros(50))}
+    with pytest.raises(atomo.Error, match="squares compare gradients with what their messages decode to"):
+        atomo.torch.DDPState(layers, "ef21+topk:keep=5", squares=atomo.torch.Squares())
+    state = atomo.torch.DDPState(layers, "ef+topk:keep=5", squares=atomo.torch.Squares())
+    with pytest.raises(atomo.Error, match="are differences"):
+        state.set_policy("ef21+topk:keep=5")
+    assert state.policy == "ef+topk:keep=5"
+
+
 def test_memories_do_not_travel(world):
     """What ranks tell each other of what they have learnt is as much as without a memory."""
     counted = [world(2).run(ddp_runs.train, policy, steps=3, cap_mb=THREE_BUCKETS)[0]["counted"]
@@ -144,17 +172,23 @@ def test_fsdp_has_no_names_to_keep_a_memory_under():
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("policy", ["ef+topk:keep=0.05", "ef+atomo:bits=1,content=nearest", "dgc:momentum=0.9+topk:keep=0.05",
-                                    "momentum:beta=0.9+sign:scale=mean"])
+                                    "momentum:beta=0.9+sign:scale=mean", "ef21+topk:keep=0.05"])
 def test_a_step_that_a_gradscaler_skips_leaves_memories(world, policy, way):
-    """Of all layers and ranks, though one layer alone of one rank was not finite."""
-    for result in world(2).run(memory_runs.scaled_steps, policy, way):
+    """Of all layers and ranks, though one layer alone of one rank was not finite. Sums too: the next gradients are the mean of what
+    all ranks have sent."""
+    results = world(2).run(memory_runs.scaled_steps, policy, way)
+    for result in results:
         first, bad, last = result["memories"]
         assert result["scales"] == [1024.0, 512.0, 512.0] and result["finite"]
         assert same(first, bad) and not same(bad, last)
+        for name, gradient in result["gradients"].items() if policy.startswith("ef21") else ():
+            sent = [of_rank["memories"][2][name] for of_rank in results]
+            np.testing.assert_allclose(gradient.ravel(), sum(sent) / 2, rtol=1e-5, atol=1e-6 * np.abs(sent).max(), err_msg=name)
 
 
 MEMORIES = {"ef+topk:keep=0.05": 1.0, "ef:decay=0.9+topk:keep=0.05": 0.9, "ef+atomo:bits=1,content=nearest": 1.0,
-            "momentum:beta=0.9+sign:scale=mean": 0.9, "dgc:momentum=0.9+topk:keep=0.05": 0.9}  # and their factors
+            "momentum:beta=0.9+sign:scale=mean": 0.9, "dgc:momentum=0.9+topk:keep=0.05": 0.9,
+            "ef21+topk:keep=0.05": -1.0}  # and their factors
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -175,7 +209,9 @@ class Rules:
         self.u, self.kept = np.float32(0), np.float32(0)
 
     def sent(self, own, kept):
-        """`kept` is what is left."""
+        """`kept` is what is left; of differences, what was sent so far, and has arrived."""
+        if self.factor < 0:
+            return kept
         if self.dgc:
             u = own + self.factor * self.u
             x = self.kept + u
@@ -206,8 +242,9 @@ def test_what_arrives_and_what_is_kept_are_all_there_was(world, policy, how, way
         assert all(any(kept.any() for kept in step["kept"].values()) for step in steps)
 
 
-def test_memories_follow_their_layers_to_other_buckets(world):
-    for result in world(2).run(memory_runs.other_buckets, "*.bias=identity; *=ef+topk:keep=0.05"):
+@pytest.mark.parametrize("memory", ["ef", "ef21"])
+def test_memories_follow_their_layers_to_other_buckets(world, memory):
+    for result in world(2).run(memory_runs.other_buckets, f"*.bias=identity; *={memory}+topk:keep=0.05"):
         first, second, carried, third, skipped = result["memories"]
         assert result["layouts"][1] != result["layouts"][2]
         assert not same(first, second) and same(second, carried) and not same(carried, third)
@@ -227,9 +264,10 @@ def test_a_step_with_memories_waits_for_nothing(world):
         assert result["operations"] == [first, other, [*other, "aten.mul_", "aten.ne", "aten.copy_"]]
 
 
-def test_a_warm_up_hands_memories_on(world):
+@pytest.mark.parametrize("memory", ["dgc", "ef21"])
+def test_a_warm_up_hands_memories_on(world, memory):
     """On a GPU as on the CPU, to the bit."""
-    policy = "*.bias=identity:dtype=f32; *=dgc+topk:keep=0.01"
+    policy = f"*.bias=identity:dtype=f32; *={memory}+topk:keep=0.01"
     on_cpu, on_gpu = (world(2).run(memory_runs.warmed_up, policy, way)[0] for way in WAYS)
     for result in (on_cpu, on_gpu):
         assert result["policy"] == policy

@@ -193,7 +193,8 @@ RESUMED = [{"policy": EXACT}, {"policy": "atomo:bits=0.5"},
            {"policy": "qsgd:bits=4", "clip": "median", "outer": "sgd", "outer_lr": 1.0},
            {"policy": "atomo:bits=4,atoms=sketch"},
            {"policy": "qsgd:bits=2", "memory": "ef:decay=0.95"},
-           {"policy": "topk:keep=0.05", "memory": "ef", "fragments": 3, "delay": 1, "alpha": 0.5}]
+           {"policy": "topk:keep=0.05", "memory": "ef", "fragments": 3, "delay": 1, "alpha": 0.5},
+           {"policy": "topk:keep=0.05", "memory": "ef21"}]
 
 
 @pytest.mark.parametrize("at", [6, 9])
@@ -222,6 +223,21 @@ def test_one_ranks_state_serves_another(world):
     assert same(results[0]["parameters"], whole[0]["parameters"])
 
 
+def test_what_another_rank_sent_is_not_taken(world):
+    with pytest.raises(RankFailed) as failed:
+        world(2).run(outer_runs.resumed, "ef21+qsgd:bits=4", at=8, donor=0)
+    assert any("the saved state is of rank 0 of 2, this is rank 1 of 2" in error for error in failed.value.errors)
+
+
+def test_differences_add_up_to_pseudo_gradients(world):
+    """Whole ones are what they are without a memory; of one entry in twenty the loss falls further than without the others."""
+    whole, exact, kept, lost = (
+        world(2).run(outer_runs.resumed, policy, at=60, resume=False, steps=60, outer="sgd", outer_lr=1.0)[0]["losses"]
+        for policy in ("identity", "ef21+identity", "ef21+topk:keep=0.05", "topk:keep=0.05"))
+    np.testing.assert_allclose(exact, whole, rtol=1e-3)
+    assert sum(kept[-10:]) < 0.95 * sum(lost[-10:]), (kept, lost)
+
+
 @pytest.mark.parametrize("what, says", [
     ("policy", "other policy: 'atomo:bits=1', and this one 'qsgd:bits=4'"), ("layers", "other layers: ['0.weight', [24, 12]"),
     ("fragments", "other layers:"), ("momentum", "has an outer momentum, this one has none")])
@@ -234,7 +250,8 @@ def test_a_state_of_another_run_is_refused(world, what, says):
 # What goes wrong
 
 
-@pytest.mark.parametrize("options", [{}, {"fragments": 2}, {"delay": 1, "alpha": 0.5}, {"memory": "ef:decay=0.95"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"fragments": 2}, {"delay": 1, "alpha": 0.5}, {"memory": "ef:decay=0.95"},
+                                     {"memory": "ef21"}], ids=str)
 def test_a_round_that_is_not_finite_is_skipped_and_nothing_is_lost(world, options):
     results = world(2).run(outer_runs.nonfinite, 4, True, **options)
     for result in results:
@@ -367,6 +384,7 @@ def test_shards_that_are_not_replicas_are_refused(world):
     ({"alpha": 0.5}, "alpha is 0.5 and delay 0"), ({"alpha": 1, "delay": 1}, "alpha is 1: it must be a number from 0"),
     ({"device": "cuda"}, "device is 'cuda': None, where the parameters are, and 'cpu'"),
     ({"verify_every": -1}, "verify_every is -1"), ({"seed": -1}, "seed is -1"), ({"memory": ""}, "memory is ''"),
+    ({"policy": "ef21+sign", "clip": "median"}, "clip is 'median'"),
     ({"memory": "a; b"}, "memory is 'a; b'"), ({"policy": "qsgd:bits=9"}, "bits"), ({"fragments": 7}, "there are 6 layers")])
 def test_options_that_cannot_work_are_refused(options, says):
     with pytest.raises(atomo.Error, match=re.escape(says)):

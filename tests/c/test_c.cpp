@@ -135,11 +135,11 @@ TEST(C, CodecsSayWhatTheySayInCpp) {
     const bool bits[] = {expected.unbiased,   expected.linear,    expected.averages_over_workers,
                          expected.fixed_size, expected.allocates, expected.synchronises,
                          expected.capturable, expected.cpu,       expected.cuda,
-                         expected.bounded,    expected.votes};
+                         expected.bounded,    expected.votes,     expected.differences};
     const std::uint8_t told[] = {t.unbiased,   t.linear,    t.averages_over_workers,
                                  t.fixed_size, t.allocates, t.synchronises,
                                  t.capturable, t.cpu,       t.cuda,
-                                 t.bounded,    t.votes};
+                                 t.bounded,    t.votes,     t.differences};
     for (std::size_t i = 0; i < std::size(bits); ++i) EXPECT_EQ(told[i], bits[i] ? 1 : 0) << i;
     for (const std::uint8_t byte : t.reserved) EXPECT_EQ(byte, 0);
   }

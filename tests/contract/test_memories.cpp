@@ -200,7 +200,8 @@ TEST(Memories, LetAQuadraticConverge) {
 
 TEST(Memories, ANonFiniteMessageMovesNone) {
   const auto layers = test::memory_layers();
-  for (const std::string spec : {"ef+topk:keep=0.1", "ef+qsgd:bits=4", "dgc+topk:keep=0.1"}) {
+  for (const std::string spec :
+       {"ef+topk:keep=0.1", "ef+qsgd:bits=4", "dgc+topk:keep=0.1", "ef21+topk:keep=0.1"}) {
     MemoryModel model(layers, spec);
     (void)model.encode(gradients_of(layers, 0), 0);
     const Values before = model.memories();
@@ -374,8 +375,9 @@ TEST(Memories, AnUnbiasedCodecContractsWhereAsked) {
 /// A message that nobody used: once, and not one that moved nothing.
 TEST(Memories, CanBeTakenBackByOneMessage) {
   const auto layers = test::memory_layers();
-  for (const std::string spec : {"ef+topk:keep=0.1", "dgc+topk:keep=0.1", "ef:memory=bf16+sign",
-                                 "ef:memory=int8+topk:keep=0.1", "dgc:memory=int8+topk:keep=0.1"}) {
+  for (const std::string spec :
+       {"ef+topk:keep=0.1", "dgc+topk:keep=0.1", "ef:memory=bf16+sign",
+        "ef:memory=int8+topk:keep=0.1", "dgc:memory=int8+topk:keep=0.1", "ef21+topk:keep=0.1"}) {
     SCOPED_TRACE(spec);
     Compressor model(layers, Policy::parse(spec), {.takes_back = true});
     MemoryModel plain(layers, spec), views(layers, spec);

@@ -84,13 +84,16 @@ std::vector<std::string> specs() {
   for (const std::string& codec : test::specs_with_the_cpus_bytes()) all.push_back("ef+" + codec);
   for (const std::string codec : {"topk:keep=0.1", "sign:scale=mean", "atomo:bits=1,atoms=rows",
                                   "topk:chunk=64,k=4,values=2"}) {
-    for (const std::string memory : {"ef:decay=0.95", "momentum:beta=0.9", "dgc", "ef:memory=bf16",
-                                     "momentum:memory=int8", "dgc:memory=bf16", "dgc:memory=int8"})
+    for (const std::string memory :
+         {"ef:decay=0.95", "momentum:beta=0.9", "dgc", "ef:memory=bf16", "momentum:memory=int8",
+          "dgc:memory=bf16", "dgc:memory=int8", "ef21"})
       all.push_back(memory + "+" + codec);
   }
-  for (const std::string codec : {"natural", "qsgd:bits=4"})
+  for (const std::string codec : {"natural", "qsgd:bits=4"}) {
     for (const std::string type : {"bf16", "int8"})
       all.push_back("ef:scale=contract,memory=" + type + ",decay=0.5+" + codec);
+    all.push_back("ef21:scale=contract+" + codec);
+  }
   return all;
 }
 

@@ -42,7 +42,7 @@ TEST(MemoryLaunches, AreThoseOfReadingAMessageAndOne) {
                                   "atomo:bits=1,atoms=coordinate", "qsgd:bits=4"}) {
     const Launches plain = launches_of(one, codec);
     EXPECT_EQ(plain.taking_back, 0u);
-    for (const std::string memory : {"ef", "dgc", "ef:memory=bf16", "dgc:memory=int8"}) {
+    for (const std::string memory : {"ef", "dgc", "ef:memory=bf16", "dgc:memory=int8", "ef21"}) {
       const Launches with = launches_of(one, memory + "+" + codec);
       std::cout << memory << "+" << codec << ": " << with.encode - plain.encode
                 << " launches beside the codec's " << plain.encode << '\n';

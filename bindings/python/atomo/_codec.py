@@ -59,6 +59,9 @@ class Traits:
     """Runs on a GPU, where the package was built for one."""
     memory: bool
     """Keeps what it has not sent (`ef+`): biased a step, and a `Compressor` alone encodes."""
+    differences: bool
+    """Of `ef21+`: a message is a difference, and what it decodes to belongs to the sum of what earlier ones did, which the
+    receiver keeps."""
 
 
 class Codec:

@@ -117,7 +117,7 @@ class Local final : public GatheringPeer {
   }
 
   [[nodiscard]] WorkerState own_state() override {
-    auto state = learner_.state();
+    auto state = GatheringPeer::own_state();
     for (std::size_t m = 0; m < inner_->moments().size(); ++m)
       state.arrays["moment" + std::to_string(m)] = inner_->moments()[m];
     return state;

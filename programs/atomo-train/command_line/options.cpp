@@ -41,24 +41,33 @@ void check_device(const Options& o) {
   }
 }
 
-bool has_memory(const std::string& policy) {
+/// Of a codec of the policy.
+bool any_has(bool atomo::Traits::*trait, const std::string& policy) {
   return std::ranges::any_of(
       atomo::Policy::parse(policy).rules(),
-      [](const atomo::Policy::Rule& rule) { return rule.codec.traits().memory; });
+      [&](const atomo::Policy::Rule& rule) { return rule.codec.traits().*trait; });
 }
+bool has_memory(const std::string& policy) { return any_has(&atomo::Traits::memory, policy); }
 
 /// \throws CLI::ValidationError for a memory where a rank's messages are not all of one thing, sent once
 /// a step and added up by those who receive them.
 void check_memories(const Options& o) {
   if (!o.down_policy.empty() && has_memory(o.down_policy))
-    throw CLI::ValidationError("--down", "a memory (ef+, momentum+, dgc+) is a worker's");
+    throw CLI::ValidationError("--down", "a memory (ef+, momentum+, dgc+, ef21+) is a worker's");
   if (!has_memory(o.policy)) return;
   if (!find_algorithm(o.algorithm)->gathers_payloads) {
     throw CLI::ValidationError(
         "--codec",
-        "a memory (ef+, momentum+, dgc+) goes with --algorithm allgather and "
+        "a memory (ef+, momentum+, dgc+, ef21+) goes with --algorithm allgather and "
         "local only, not with " +
             o.algorithm);
+  }
+  if (o.has_squares() && any_has(&atomo::Traits::differences, o.policy)) {
+    throw CLI::ValidationError(
+        "--second-moment",
+        o.second_moment +
+            " compares gradients with what their messages decode to, and those of "
+            "ef21+ are differences: take own, or ef+");
   }
 }
 

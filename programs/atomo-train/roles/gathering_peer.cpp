@@ -17,6 +17,8 @@ namespace {
 
 /// Of the draws of messages about squares.
 constexpr std::uint16_t kSquaresChannel = 1;
+/// In the state of a checkpoint.
+constexpr const char* kSums = "sums of differences";
 
 }  // namespace
 
@@ -25,6 +27,8 @@ GatheringPeer::GatheringPeer(Run& run, MakeOptimiser make, bool gathers) : Peer(
   make_exchange(0);
   const auto rules = atomo::Policy::parse(run.options.policy).rules();
   remembers_ = std::ranges::any_of(rules, [](const auto& r) { return r.codec.traits().memory; });
+  if (std::ranges::any_of(rules, [](const auto& r) { return r.codec.traits().differences; }))
+    sums_.resize(learner_.compressor().elements());
   if (run.options.has_squares()) squares_.emplace(learner_.replica().layers(), workers_);
   if (second_moment_of(run.options.second_moment) == SecondMoment::exact)
     exact_.resize(learner_.compressor().elements());
@@ -41,10 +45,17 @@ void GatheringPeer::make_exchange(std::uint32_t step) {
                   : make_host_exchange(learner_.compressor(), run_.threads, workers_, options.vote);
 }
 
+WorkerState GatheringPeer::own_state() {
+  auto state = Peer::own_state();
+  if (!sums_.empty()) state.arrays[kSums] = sums_;
+  return state;
+}
+
 void GatheringPeer::restore_own(const WorkerState& state) {
   const std::uint32_t last = done() == 0 ? 0 : done() - 1;
   if (learner_.take_policy(last)) make_exchange(last);
   Peer::restore_own(state);
+  if (!sums_.empty()) sums_ = state.arrays.at(kSums);
 }
 
 void GatheringPeer::begin_payload(std::uint32_t step, bool computing) {
@@ -175,6 +186,7 @@ std::span<float> GatheringPeer::decode_mean(std::uint32_t step) {
   const auto statuses = exchange_->add_all(bytes);
   for (std::size_t k = 0; k < workers_; ++k) check_payload(statuses[k], static_cast<int>(k), step);
   const std::span<float> mean = exchange_->sum();
+  add_up(mean);
   take_out_of_units(mean);
   if (divisor_ != 1) {
     for (float& v : mean) v *= divisor_;
@@ -183,6 +195,16 @@ std::span<float> GatheringPeer::decode_mean(std::uint32_t step) {
   decode_ = milliseconds(end - begin);
   timeline_.span("decode", "", begin, end);
   return mean;
+}
+
+void GatheringPeer::add_up(std::span<float> values) {
+  if (sums_.empty()) return;
+  const auto& layers = learner_.compressor().layers();
+  for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+    if (!learner_.compressor().codec(layer).traits().differences) continue;
+    const std::size_t first = learner_.replica().offset(layer), n = layers[layer].shape.elements();
+    for (std::size_t i = first; i < first + n; ++i) values[i] = sums_[i] += values[i];
+  }
 }
 
 void GatheringPeer::take_out_of_units(std::span<float> values) const {

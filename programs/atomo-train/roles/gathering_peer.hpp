@@ -47,6 +47,8 @@ class GatheringPeer : public Peer {
   /// is refused.
   [[nodiscard]] std::span<float> decode_mean(std::uint32_t step);
 
+  /// With the sums of differences.
+  [[nodiscard]] WorkerState own_state() override;
   /// A checkpoint's memories are those of the policy of the last step before it.
   void restore_own(const WorkerState& state) override;
 
@@ -55,17 +57,20 @@ class GatheringPeer : public Peer {
   /// Makes a layer of gradients what the exchange has of it: without what a memory does not see, in its
   /// units. Returns whether anything is to be divided.
   bool divide(std::size_t layer, std::span<float> values);
+  /// What messages add up to so far, where they are differences.
+  void add_up(std::span<float> values);
   /// All layers of a gradient, one behind the other.
   void take_out_of_units(std::span<float> values) const;
 
   std::unique_ptr<Exchange> exchange_;      ///< null where there are no payloads
   std::optional<SquaresExchange> squares_;  ///< where the second moment comes from them
   bool tells_squares_ = false;              ///< at this step
-  std::vector<float> exact_;    ///< this rank's gradients, where the second moment is of them
-  double scale_ = 1;            ///< of its gradients
-  bool remembers_ = false;      ///< a codec has a memory
-  float divisor_ = 1;           ///< the scale, where the payload is of gradients and one has
-  std::vector<float> units_;    ///< with --precondition, of each entry of a gradient
+  std::vector<float> exact_;  ///< this rank's gradients, where the second moment is of them
+  double scale_ = 1;          ///< of its gradients
+  bool remembers_ = false;    ///< a codec has a memory
+  std::vector<float> sums_;   ///< of all layers' means, where some layers' messages are differences
+  float divisor_ = 1;         ///< the scale, where the payload is of gradients and one has
+  std::vector<float> units_;  ///< with --precondition, of each entry of a gradient
   std::vector<float> on_host_;  ///< this rank's gradients, where something reads or divides them
 };
 

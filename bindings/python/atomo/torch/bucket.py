@@ -14,6 +14,7 @@ from .groups import check_same_ranks, is_alive, registered_with
 from .layers import Layer, layers_of
 from .squares import POLICY as SQUARES_POLICY
 from .squares import Squares
+from .sums import Sums, differing
 
 
 PARTS = 1024  # of a bucket, whose largest entries are found one by one
@@ -52,12 +53,14 @@ class TakingBack:
         if not first:
             torch.maximum(self._largest, self._of_bucket, out=self._largest)
 
-    def end(self) -> None:
-        """Queues the rest, behind the last bucket."""
+    def end(self, sums: Sums | None = None) -> None:
+        """Queues the rest, behind the last bucket. The `sums` of the step become what they were, too."""
         if self._models:
             self._largest.mul_(0)  # Inf and NaN become NaN
             torch.ne(self._largest, self._largest, out=self._differs)
             self._word.copy_(self._differs)  # 1 is the status of what is not finite
+            if sums is not None:
+                sums.take_back(self._differs)
         for model in self._models:
             model.take_back(self._status, self._place.wire)
         self._place.wire.record_event(self.done)
@@ -88,10 +91,11 @@ class DeviceBucket:
         self._place, self._ranks = place, dist.get_world_size(group)
         self.model = DeviceModel(layers_of(gradients), policy, place, 1, self._ranks, takes_back=True)
         self.remembers = self.model.compressor.memory_bytes > 0
+        self._differing = differing(self.model.compressor)
         if self.remembers and memories is not None:
             self.model.compressor.load_state(memories)
         self._ready, self._encoded = place.event(), place.event()
-        self._at: int | None = None  # where the gradients are that `_gradients` and `_sums` speak of
+        self._at: list[int] = []  # where the gradients, and what they are added to, are that `_gradients` and `_sums` speak of
         self._gradients = self._sums = None
         self._squares: tuple[Mapping[str, Layer], DeviceModel] | None = None
         self.sent = 0  # bytes, of the last step
@@ -103,17 +107,21 @@ class DeviceBucket:
 
     def reduce(self, buffer: torch.Tensor, gradients: Sequence[torch.Tensor], key: Mapping[str, int],
                restore: Callable[[], None], squares: Squares | None = None, last: bool = False,
-               taking_back: TakingBack | None = None, share: float = 1.0) -> torch.futures.Future[torch.Tensor]:
+               taking_back: TakingBack | None = None, share: float = 1.0,
+               sums: Sums | None = None) -> torch.futures.Future[torch.Tensor]:
         """Queues all of it. The future's value is `buffer`, with the mean over the ranks in it, and what `restore` queues
         done to it. `taking_back` sees that, and behind the `last` bucket takes memories back. `squares` are told of the
         bucket in a step that tells them, and the ranks of all behind the `last` one: such a step takes memory, as does one
         with units.
-        `share`: of its budget, that the message has."""
+        `share`: of its budget, that the message has. `sums`: of layers whose messages are differences."""
         tells = squares is not None and squares.tells
         place, model, done = self._place, self.model, self._place.future()
-        if self._at != buffer.data_ptr():
-            self._at = buffer.data_ptr()
-            self._gradients, self._sums = (model.bind(gradients, encoding=encoding) for encoding in (True, False))
+        with place.on(place.wire):
+            totals = {i: sums.moving(name, gradients[i]) for i, name in enumerate(self.names) if name in self._differing}
+        if self._at != (at := [buffer.data_ptr(), *(total.data_ptr() for total in totals.values())]):
+            self._at = at
+            self._gradients = model.bind(gradients, encoding=True)
+            self._sums = model.bind([totals.get(i, gradient) for i, gradient in enumerate(gradients)], encoding=False)
         place.current().record_event(self._ready)
         for stream in (place.encoding, place.wire):
             place.lend(buffer, stream)
@@ -132,6 +140,8 @@ class DeviceBucket:
                 self._see_own(squares, gradients, payload)
             buffer.fill_(-0.0)  # the one number that changes no bit of what is added to it
             model.add(self._sums, 1 / self._ranks, place.wire)
+            for i, total in totals.items():
+                gradients[i].copy_(total)
             model.tell(place.wire)
             if squares is not None:
                 for name, average in zip(self.names, gradients):
@@ -143,7 +153,7 @@ class DeviceBucket:
             if tells and last:
                 self.sent += squares.exchange(self._tell_squares, key)
             if last and taking_back is not None:
-                taking_back.end()
+                taking_back.end(sums)
             done.set_result(buffer)
         return done
 

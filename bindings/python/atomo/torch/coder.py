@@ -14,6 +14,7 @@ import atomo
 from .._policy import idle_rules
 from .layers import Layer, compressor_of, joined
 from .step import carried, digest_of, joined_memories
+from .sums import Sums, differing
 from .wire import DTYPES
 
 HEAD_BYTES = 80  # of a layer's message, more or less
@@ -41,6 +42,7 @@ class Coder:
         self.compressor: atomo.Compressor | None = None
         self._key: dict[str, int] | None = None  # of the step under way
         self._open = False  # the compressor is in a step
+        self.sums, self.differing = Sums(), frozenset[str]()  # of layers whose messages are differences; which they are
         self.share = self.next_share = 1.0  # of the budget, that this step has and the next
         self._met: set[str] = set()  # layers whose gradients came
         self._pool = ThreadPoolExecutor(threads, "atomo-layers") if threads > 1 else None
@@ -52,6 +54,8 @@ class Coder:
         self.layers = dict(layers)
         self.compressor = compressor_of(layers, self.policy, self.threads, "cpu", takes_back=True) if layers else None
         self._open = False
+        self.differing = frozenset(differing(self.compressor))
+        self.sums.keep(self.differing)
         self.numbers = {name: number for number, name in enumerate(self.layers)}
         self.digest = digest_of([self.policy, self.table()])
         if kept is not None and self.compressor is not None:
@@ -71,6 +75,9 @@ class Coder:
         """Those of a checkpoint, where they were this worker's."""
         if self._saved is not None and self._saved[0] == worker:
             self.compressor.load_state(self._saved[1])
+        elif self._saved is not None and self.differing:
+            raise atomo.Error(f"the checkpoint is that of rank {self._saved[0]}, and this is rank {worker}: what a rank has sent "
+                              f"with '{self.compressor.codec(min(self.differing))}' is its own, so each rank saves and loads its own")
         self._saved, self._worker = None, worker
 
     def memories(self) -> tuple[int, bytes] | None:
@@ -100,21 +107,22 @@ class Coder:
         if self._key is not None:
             self._open_step(self._key)
 
-    def set_policy(self, policy: str) -> None:
-        """Another policy. What was learnt is forgotten, as it was learnt for another budget.
+    def set_policy(self, policy: str, check: Callable[[atomo.Compressor], None]) -> None:
+        """Another policy, once its compressor has gone through `check`. What was learnt is forgotten, as it was learnt for another
+        budget.
 
         Raises:
             atomo.Error: for a policy that cannot work; everything is then as it was.
         """
         if self.layers:
-            compressor_of(self.layers, policy, self.threads, "cpu")
+            check(compressor_of(self.layers, policy, self.threads, "cpu"))
         self.policy, self.learnt, self._restore, self._key = policy, [], False, None
         self._make(self.layers)
 
     def load(self, policy: str, table: Sequence[Sequence[Any]], learnt: Sequence[bytes],
-             memories: tuple[int, bytes] | None = None) -> None:
-        """What a checkpoint holds: `policy`, `table()`, `learnt` and `memories()`. It may lack layers that this model has.
-        Memories of another worker are left out, and begin at zero.
+             memories: tuple[int, bytes] | None = None, sums: Mapping[str, torch.Tensor] | None = None) -> None:
+        """What a checkpoint holds: `policy`, `table()`, `learnt`, `memories()` and `sums.on_cpu()`. It may lack layers that this
+        model has. Memories of another worker are left out, and begin at zero.
 
         Raises:
             atomo.Error: for another policy, other layers, or bytes that are no saved state; everything is then as it was.
@@ -132,6 +140,7 @@ class Coder:
         self._make(both)
         self.learnt = self._fitted(learnt)
         self._saved = memories
+        self.sums.load(sums or {})
         if self.compressor is not None:
             self.compressor.reset_memory()
 
@@ -160,7 +169,9 @@ class Coder:
             self._make(self.layers)
 
     def take_memories_back(self) -> None:
-        """Those of the last step become what they were before it: nobody used its gradients. A second call changes nothing."""
+        """Those of the last step, and the sums, become what they were before it: nobody used its gradients. A second call changes
+        nothing."""
+        self.sums.take_back()
         if self._before is not None:
             self.compressor.load_state(self._before)
         else:

@@ -31,6 +31,7 @@ from .groups import drawn_before, group_of, is_alive
 from .layers import Layer, Parameters, device_of, joined, layers_of, named, trained
 from .squares import Squares
 from .step import StepLog, check_integers
+from .sums import differing
 
 _states: "weakref.WeakSet[DDPState]" = weakref.WeakSet()  # of this process
 
@@ -146,6 +147,7 @@ class DDPState(Steps):
         if device.type == "cuda":
             require_cuda()
         self._coder.take(layers)
+        self._check_differences(self._coder.compressor)
         self._start(group_of(model, process_group))
         # By identity, which holding them keeps from passing to others.
         self._parameters, self._names = parameters, {id(p): name for name, p in parameters.items()}
@@ -170,10 +172,15 @@ class DDPState(Steps):
             atomo.Error: for a policy that cannot work; the state is then as it was.
         """
         self._coder.take_memories(self._on_gpu.memories())
-        self._coder.set_policy(str(policy))
+        self._coder.set_policy(str(policy), self._check_differences)
         self._on_gpu.forget()
         for said in self._advice():
             warnings.warn(said, stacklevel=2)
+
+    def _check_differences(self, compressor: atomo.Compressor) -> None:
+        if self.squares is not None and (found := differing(compressor)):
+            raise atomo.Error(f"squares compare gradients with what their messages decode to, and those of "
+                              f"'{compressor.codec(found[0])}' are differences: leave squares= out, or take 'ef+'")
 
     # What it holds
 
@@ -204,14 +211,15 @@ class DDPState(Steps):
         """Everything a run needs to go on, as plain values and bytes. To be called between steps.
 
         It holds what every rank has learnt, and is the same on all ranks: one rank's checkpoint serves all. Memories
-        (`ef+`) are the rank's own: they come back where each rank saves and loads its own, and else begin at zero.
+        (`ef+`) are the rank's own: they come back where each rank saves and loads its own, and else begin at zero. With `ef21+`
+        each rank has to load its own, in as many ranks, because the sums of all messages are in it.
         """
         self._on_gpu.look()
         self._coder.take_memories(self._on_gpu.memories())
         return {"policy": self.policy, "layers": self._coder.table(), "seed": self.seed, "channel": self.channel,
                 "start_step": self.start_step, "step": self.step, "bytes_sent": list(self._sent),
                 "compressor": list(self._coder.learnt), "memories": self._coder.memories(),
-                "squares": None if self.squares is None else self.squares.state_dict()}
+                "sums": self._coder.sums.on_cpu(), "squares": None if self.squares is None else self.squares.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was taken, on each rank where that rank was, to the bit. Of another number
@@ -220,7 +228,8 @@ class DDPState(Steps):
         Raises:
             atomo.Error: for another policy, other layers, or bytes that are no saved state.
         """
-        self._coder.load(state["policy"], state["layers"], state["compressor"], state["memories"])
+        self._coder.load(state["policy"], state["layers"], state["compressor"], state["memories"],
+                         state["sums"])
         self._on_gpu.forget()
         if self.squares is not None and state["squares"] is not None:
             self.squares.load_state_dict(state["squares"])

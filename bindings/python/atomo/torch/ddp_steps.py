@@ -184,7 +184,7 @@ class Steps:
                 key = {**self._key, "seed": seed_of_bucket(self.seed, bucket.index())}
                 self._prepare(layers, group)
                 done = coded.reduce(buffer, [gradient for _, gradient in layers], key, lambda: self._restore(layers),
-                                    self.squares, bucket.is_last(), self._on_gpu.taking_back, self._coder.share)
+                                    self.squares, bucket.is_last(), self._on_gpu.taking_back, self._coder.share, self._coder.sums)
                 self._count(coded.sent, dist.get_world_size(group))
         except Exception as error:
             self._error = error
@@ -270,6 +270,10 @@ class Steps:
 
     def _begin_step(self, rank: int, ranks: int) -> None:
         self._coder.drop_step()
+        if self._coder.sums and len(self._sent) != ranks:
+            raise atomo.Error(f"the messages of {len(self._sent)} ranks are added up (ef21), and there are {ranks}: begin with a new "
+                              "state")
+        self._coder.sums.begin_step()
         self._error = None
         self._digest = digest_of([self._coder.digest, self.seed, self.step, self.channel, self.start_step, self.clip_norm,
                                   facts_of(self.squares)])
@@ -349,7 +353,7 @@ class Steps:
 
         def write(layer: tuple[str, torch.Tensor, Iterable[torch.Tensor]]) -> None:
             name, gradient, of_ranks = layer
-            mean = Accumulator(gradient)
+            mean = Accumulator(gradient, self._coder.sums.moving(name, gradient) if name in self._coder.differing else None)
             self._coder.decode_add_all(name, list(of_ranks), out=mean.sum, alpha=1 / ranks)
             mean.finish(**{**self._key, "worker": ranks, "tensor": self._coder.numbers[name]})
 

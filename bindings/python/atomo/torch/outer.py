@@ -125,6 +125,9 @@ class OuterSync:
         with torch.no_grad():
             self._fragments = [Fragment(i, {name: parameters[name] for name in names}, self.policy, threads, momentum > 0,
                                         self._device) for i, names in enumerate(parts)]
+        if clip and any(part.sums for part in self._fragments):
+            raise atomo.Error(f"clip is {clip!r}, and the policy '{self.policy}' sends differences (ef21), whose norms are not those "
+                              "of contributions: leave clip= out")
         for rule in idle_rules(self.policy, list(parameters)):
             warnings.warn(f"the rule '{rule}' of the policy matches no layer", stacklevel=2)
         self._group = group_like(group_of(process_group))
@@ -308,6 +311,8 @@ class OuterSync:
                 "outer_lr": self.outer_lr, "outer_momentum": self.outer_momentum,
                 "outer": {name: tensor for part in self._fragments for name, tensor in part.outer.items()},
                 "momentum": {name: tensor for part in self._fragments for name, tensor in part.momentum.items()},
+                "sums": {name: tensor for part in self._fragments for name, tensor in part.sums.items()},
+                "ranks": dist.get_world_size(self._group),
                 "compressors": [torch.frombuffer(bytearray(part.compressor.state()), dtype=torch.uint8)
                                 for part in self._fragments]}
 
@@ -317,10 +322,12 @@ class OuterSync:
         checkpoint, or `restore()` sets them to the outer ones.
 
         The state of one rank may be loaded by another: outer parameters and momentum are the same on all; what that rank
-        had learnt of the price and what its memory holds are then left out, and begin anew.
+        had learnt of the price and what its memory holds are then left out, and begin anew. Not so with `ef21`, where each rank
+        loads its own, in as many ranks.
 
         Raises:
-            atomo.Error: for another policy, other layers, shards or fragments, or another choice of momentum.
+            atomo.Error: for another policy, other layers, shards or fragments, another choice of momentum, and with `ef21` for the
+                state of another rank or number of ranks.
         """
         for what, mine in (("policy", self.policy), ("layers", self._table())):
             if state[what] != mine:
@@ -328,6 +335,10 @@ class OuterSync:
         if bool(state["momentum"]) != bool(self._fragments[0].momentum):
             raise atomo.Error(f"the saved state has {'an' if state['momentum'] else 'no'} outer momentum, this one "
                               f"{'has none' if state['momentum'] else 'has one'}")
+        whose, mine = (state["rank"], state["ranks"]), (self._rank, dist.get_world_size(self._group))
+        if state["sums"] and whose != mine:
+            raise atomo.Error(f"the saved state is of rank {whose[0]} of {whose[1]}, this is rank {mine[0]} of {mine[1]}: what a rank "
+                              "has sent with ef21 is its own, so each rank saves and loads its own")
         self.drain()
         for part, learnt in zip(self._fragments, state["compressors"]):
             part.forget()
@@ -337,6 +348,8 @@ class OuterSync:
                 part.outer[name].copy_(state["outer"][name])
                 if part.momentum:
                     part.momentum[name].copy_(state["momentum"][name])
+                if name in part.sums:
+                    part.sums[name].copy_(state["sums"][name])
         for what in ("seed", "channel", "steps", "round", "bytes_sent", "outer_lr", "outer_momentum"):
             setattr(self, what, state[what])
 

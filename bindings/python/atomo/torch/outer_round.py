@@ -24,6 +24,7 @@ import atomo
 from .groups import raise_difference
 from .layers import compressor_of
 from .step import told_by_all
+from .sums import differing
 from .wire import FAILED, as_bytes, check_lengths, swap
 
 T = TypeVar("T")
@@ -66,6 +67,8 @@ class Fragment:
         self.outer = {name: self._like(p).copy_(p) for name, p in parameters.items()}
         self.momentum = {name: torch.zeros_like(outer) for name, outer in self.outer.items()} if with_momentum else {}
         self.change = {name: self._like(p) for name, p in parameters.items()}  # the pseudo-gradient, then the mean of all
+        # Of layers whose messages are differences: what these add up to.
+        self.sums = {name: torch.zeros_like(self.change[name]) for name in differing(self.compressor)}
 
     def _fresh(self) -> atomo.Compressor:
         return compressor_of(self._layers, self._policy, self._threads, self._device.type)
@@ -183,11 +186,16 @@ def _encode(fragment: Fragment, ready: Ready) -> tuple[Any, float, Exception | N
 def _add(fragment: Fragment, messages: Sequence[torch.Tensor], norms: Sequence[float]) -> None:
     """The mean, message after message in rank order, each scaled down to the median of the norms where there are some. All
     ranks take the norms from the ranks that they are of, so they scale alike."""
-    for part in fragment.change.values():
-        part.fill_(-0.0)  # the one number that changes no bit of what is added to it
+    for name, part in fragment.change.items():
+        if name in fragment.sums:
+            part.copy_(fragment.sums[name])
+        else:
+            part.fill_(-0.0)  # the one number that changes no bit of what is added to it
     add = fragment.compressor.decode_add_all
     if not norms:
         add(list(messages), out=fragment.change, alpha=1 / len(messages))
+        for name, total in fragment.sums.items():
+            total.copy_(fragment.change[name])
         return
     for message, scale in zip(messages, clip_factors(norms)):
         add([message], out=fragment.change, alpha=scale / len(messages))

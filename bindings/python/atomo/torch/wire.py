@@ -74,20 +74,26 @@ def sparse_bytes(gradient: torch.Tensor) -> int:
 class Accumulator:
     """The sum of messages for one view: in place for f32, through f32 for the halves.
 
-    The first message is added to -0, the one number that changes no bit of what is added to it.
+    The first message is added to -0, the one number that changes no bit of what is added to it; or to `sum`, in f32, which is
+    that of earlier steps.
     """
 
-    def __init__(self, view: torch.Tensor):
-        self.view = view
-        self.sum = view if view.dtype == torch.float32 else torch.empty(view.shape, device=view.device)
-        self.sum.fill_(-0.0)
+    def __init__(self, view: torch.Tensor, sum: torch.Tensor | None = None):
+        self.view, self._goes_on = view, sum is not None
+        if sum is None:
+            sum = view if view.dtype == torch.float32 else torch.empty(view.shape, device=view.device)
+            sum.fill_(-0.0)
+        self.sum = sum
 
     def finish(self, *, seed: int, step: int, worker: int, tensor: int, channel: int) -> None:
-        """Rounds a half view's sum once, at random: to the nearest would bias entries that share a magnitude.
+        """Rounds a half view's sum once, at random: to the nearest would bias entries that share a magnitude. A sum that goes
+        on is biased anyway, and is rounded to the nearest.
 
         The draws follow from the key alone, so ranks that hold the same sum get the same halves.
         """
-        if self.sum is self.view:
+        if self._goes_on:
+            self.view.copy_(self.sum)
+        if self._goes_on or self.sum is self.view:
             return
         codec = _rounding(self.view.dtype)
         halves = codec.encode(self.sum, seed=seed, step=step, worker=worker, tensor=tensor, channel=channel)

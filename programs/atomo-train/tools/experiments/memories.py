@@ -3,10 +3,11 @@
 
 The arms at a number of bits a parameter are atomo without a memory; atomo-shares, with the factored second moment and
 budgets by each step's rate; atomo-preconditioned, with gradients encoded in units of the fourth root of Adam's second
-moment; ef-atomo, which keeps atoms by their size and sends later what it left out; ef-topk; ef-chunks, SparseLoCo's
-messages in every step (arXiv 2508.15706); and demo, DeMo's messages and its step along the sign of their mean (arXiv
-2411.19870), at rates of its own. All others step with AdamW; demo-factored, whose messages have a momentum already, without a
-first moment. At sizes of their own are f16, qsgd and powersgd, of rank 1.
+moment; ef-atomo, which keeps atoms by their size and sends later what it left out; ef-topk; ef21-atomo and ef21-topk,
+which send differences to what was sent before (arXiv 2106.05203); ef-chunks, SparseLoCo's messages in every step (arXiv
+2508.15706); and demo, DeMo's messages and its step along the sign of their mean (arXiv 2411.19870), at rates of its own.
+All others step with AdamW; demo-factored, whose messages have a momentum already, without a first moment. At sizes of
+their own are f16, qsgd and powersgd, of rank 1.
 An arm whose name ends with -factored has the factored second moment in place of Adam's own.
 """
 
@@ -23,6 +24,7 @@ OWN_RATES = {
     "qsgd": (0.001, 0.002, 0.004, 0.006),
     "powersgd": (0.0005, 0.001, 0.002, 0.004),
     "ef-topk": (0.0005, 0.001, 0.002, 0.004),
+    "ef21-topk": (0.0005, 0.001, 0.002, 0.004),
     "ef-chunks": (0.0005, 0.001, 0.002, 0.004),
     "demo": (0.0003, 0.001, 0.003),
 }
@@ -52,7 +54,9 @@ AT_BITS = {
     "atomo-shares": (atomo, SHARES),
     "atomo-preconditioned": (atomo, PRECONDITIONED),
     "ef-atomo": (nearest, ()),
+    "ef21-atomo": (lambda bits: f"ef21+atomo:bits={bits:g},content=nearest", ()),
     "ef-atomo-preconditioned": (nearest, PRECONDITIONED),
+    "ef21-topk": (lambda bits: f"ef21+{topk_for(bits)}", ()),
     "ef-topk": (lambda bits: f"ef+{topk_for(bits)}", ()),
     "ef-chunks": (lambda bits: f"ef:decay=0.95+{chunks_for(bits, '2')}", ()),
     "demo": (demo, ("--optimizer", "signsgd")),

@@ -7,6 +7,7 @@ import types
 import atomo
 import torch
 
+from simulated import Refusal
 from simulated.low_rank import LowRank
 from simulated.messages import Messages
 from simulated.optimisers import Sgd, columns, learning_rates, optimiser_of
@@ -71,6 +72,9 @@ class AllGather(_Algorithm):
         self.encoded = fleet.gradients if self.units is None else torch.zeros_like(fleet.gradients)
         self.messages = messages_of(options, fleet, self.encoded, mean, device)
         if self.squares is not None:
+            if self.messages.sums:
+                raise Refusal(f"--second-moment: {options.second_moment} compares gradients with what their messages decode to, and "
+                              "those of ef21+ are differences: take own, or ef+")
             self.own, self.own_rows = decoded, self.messages.own(rows_of(fleet, decoded))
         self.shares = []
         if options.share_by_rate:

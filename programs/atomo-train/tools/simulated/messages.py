@@ -22,6 +22,9 @@ class Messages:
         self._calls = [compressor._model for compressor in self.compressors]
         self._values = [calls.bind(list(arrays.values()), True) for calls, arrays in zip(self._calls, values)]
         self._mean, self._mean_arrays = self._calls[0].bind(list(mean.values()), False), list(mean.values())
+        # Of layers whose messages are differences: the mean, and what means add up to.
+        self.sums = [(array, torch.zeros_like(array)) for name, array in mean.items()
+                     if self.compressors[0].codec(name).traits.differences]
         self.payloads = [self._memory(compressor.max_encoded_bytes) for compressor in self.compressors]
         self._workspaces = [self._memory(calls.encode_workspace_bytes()) for calls in self._calls]
         self._decoding = self._memory(self._calls[0].decode_workspace_bytes())
@@ -52,10 +55,12 @@ class Messages:
         self._note(self._results[:-1])
 
     def average(self):
-        """Of the messages that `encode` made."""
+        """Of the messages that `encode` made; of differences, what they add up to."""
         torch._foreach_zero_(self._mean_arrays)
         self._calls[0].decode_on(self.payloads, self._mean, 1 / len(self.payloads), self._results[-1], self._decoding,
                                  self._current())
+        for mean, total in self.sums:
+            mean.copy_(total.add_(mean))
         self._note(self._results[-1:])
 
     def own(self, rows):
