@@ -95,6 +95,7 @@ def test_workers_without_compression_are_one_of_all_their_samples(images):
 
 @pytest.mark.parametrize("words, bits", [
     (("--codec", "atomo:bits=0.25"), 0.25), (("--codec", "ef+atomo:bits=0.25,content=nearest"), 0.25),
+    (("--codec", "ef21+atomo:bits=0.25,content=nearest"), 0.25),
     (("--codec", "momentum:beta=0.999+topk:chunk=4096,k=64,values=sign,dct=64", "--optimizer", "signsgd", "--lr", 0.001), None),
     (("--codec", "atomo:bits=0.25", "--share-by-rate", 0.75), None),
     (("--policy", "*.bias = identity; * = atomo:bits=0.15"), 0.193),  # 32 bits of 580 biases come on top
@@ -106,6 +107,24 @@ def test_bytes_are_those_of_messages(images, words, bits):
     assert end["ratio"] == pytest.approx(4 * PARAMETERS / end["bytes_per_step"])
     if bits:
         assert 8 * end["bytes_per_step"] / PARAMETERS == pytest.approx(bits, rel=0.05)
+
+
+@pytest.mark.parametrize("words", [(), ("--algorithm", "local", "--local-steps", 2)])
+def test_differences_add_up(images, words):
+    """Those of whole gradients are the gradients; a memory of the same messages has nothing to say."""
+    whole, exact, sparse = (trained(2, *ADAMW, *words, "--codec", codec, "--data", images)[0]
+                            for codec in ("ef21+identity:dtype=f32", "identity:dtype=f32", "ef21+topk:keep=0.01"))
+    assert torch.allclose(whole.fleet.weights, exact.fleet.weights, rtol=1e-3, atol=1e-4)
+    assert not torch.allclose(sparse.fleet.weights, exact.fleet.weights, rtol=1e-3, atol=1e-4)
+    # Each worker's memory is what it has sent, and the sum is their mean.
+    for name, (_, total) in zip(sparse.fleet.layers, sparse.algorithm.messages.sums, strict=True):
+        sent = [torch.frombuffer(bytearray(each.memory(name)), dtype=torch.float32) for each in sparse.algorithm.messages.compressors]
+        assert torch.allclose(total.flatten(), sum(sent) / 2, rtol=1e-5, atol=1e-7), name
+
+
+def test_squares_need_gradients(images):
+    with pytest.raises(Refusal, match="--second-moment: factored compares gradients with what their messages decode to"):
+        trained(2, *ADAMW, "--codec", "ef21+sign", "--second-moment", "factored", "--data", images)
 
 
 @pytest.mark.parametrize("kind", ["factored", "scaled", "matched", "exact"])

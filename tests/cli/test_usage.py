@@ -85,7 +85,7 @@ class Codecs(ToolTest):
         for name in ("identity", "atomo", "qsgd", "terngrad", "sign", "topk", "randomk", "+blosc"):
             self.assertRegex(text, rf"(?m)^{name.replace('+', '[+]')}\s")
         self.assertIn("unbiased", text)
-        for name in ("ef", "momentum", "dgc"):
+        for name in ("ef", "momentum", "dgc", "ef21"):
             self.assertRegex(text, rf"(?m)^{name}[+]\s")
 
     def test_json_has_the_traits_and_its_examples_work(self):
@@ -99,7 +99,7 @@ class Codecs(ToolTest):
                                  set(codec["traits"]))
             self.succeed("encode", "--codec", codec["example"], "g.npy", "g.atomo")
         memories = json.loads(self.succeed("codecs", "--json"))["memories"]
-        self.assertEqual([memory["name"] for memory in memories], ["ef", "momentum", "dgc"])
+        self.assertEqual([memory["name"] for memory in memories], ["ef", "momentum", "dgc", "ef21"])
         unbiased = {codec["name"]: codec["traits"]["unbiased"] for codec in codecs}
         self.assertTrue(unbiased["qsgd"] and unbiased["atomo"])
         self.assertFalse(unbiased["sign"] or unbiased["topk"])

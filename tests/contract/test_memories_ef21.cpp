@@ -48,7 +48,7 @@ TEST(Memories, Ef21SendsDifferencesToWhatWasSent) {
 }
 
 /// Two workers whose gradients do not vanish at the common minimum, at a constant rate: what is new of a gradient
-/// vanishes (arXiv 2106.05203, theorem 1), while an unbiased codec's noise, and what `ef` holds back, do not.
+/// vanishes (arXiv 2106.05203, theorem 2), while an unbiased codec's noise, and what `ef` holds back, do not.
 TEST(Memories, Ef21ConvergesAtAConstantRate) {
   constexpr std::size_t kEntries = 20;
   const std::vector<LayerSpec> layers{{"x", {kEntries}}};

@@ -223,9 +223,19 @@ class LocalTest(AllReduceTest):
 class MemoryTest(AllReduceTest):
     def test_resume(self):
         """Each worker's memory comes back, to the bit, beside back-propagation and behind rounds of local steps."""
-        options = (2, "--model", "logistic", "--codec", "ef+topk:keep=0.01", "--lr", 0.05)
-        self.resumed(4, 4, *options, "--steps", 9, "--algorithm", "allgather", "--threads", 2)
-        self.resumed(3, 4, *options, "--steps", 9, "--algorithm", "local", "--local-steps", 4)
+        for codec in ("ef+topk:keep=0.01", "*.bias = identity; * = ef21+topk:keep=0.01"):
+            options = (2, "--model", "logistic", "--policy" if " = " in codec else "--codec", codec, "--lr", 0.05)
+            self.resumed(4, 4, *options, "--steps", 9, "--algorithm", "allgather", "--threads", 2)
+            self.resumed(3, 4, *options, "--steps", 9, "--algorithm", "local", "--local-steps", 4)
+
+    def test_differences_add_up(self):
+        """Of whole gradients they are the gradients; what is left out of one is new in the next."""
+        for algorithm in (("--algorithm", "allgather"), ("--algorithm", "local", "--local-steps", 3)):
+            options = (2, "--model", "logistic", "--steps", 60, *algorithm, "--lr", 0.1, "--momentum", 0, "--schedule", "constant")
+            exact, whole, sparse, lost = (losses(*options, "--codec", codec) for codec in (
+                "identity:dtype=f32", "ef21+identity:dtype=f32", "ef21+topk:keep=0.001", "topk:keep=0.001"))
+            numpy.testing.assert_allclose(whole, exact, rtol=1e-4)
+            self.assertLess(sum(sparse[-20:]), sum(lost[-20:]), (algorithm, sparse, lost))
 
     def test_a_sparsity_warm_up(self):
         """Shares fall to a quarter, down to the codec's own; a message has the largest of the gradient and all that was left out."""

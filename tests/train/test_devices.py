@@ -95,7 +95,8 @@ class DevicesTest(unittest.TestCase):
         in turn."""
         algorithms = ("allgather", "local")
         for number, codec in enumerate(("ef+topk:keep=0.05", "dgc+topk:keep=0.05", "ef:memory=bf16+sign:scale=mean",
-                                        "dgc:memory=int8+topk:keep=0.05", "momentum+qsgd:bits=2+blosc")):
+                                        "dgc:memory=int8+topk:keep=0.05", "momentum+qsgd:bits=2+blosc",
+                                        "ef21+topk:keep=0.05")):
             for algorithm in algorithms if LONG else algorithms[number % 2:][:1]:
                 with self.subTest(algorithm=algorithm, codec=codec):
                     processes, *options = RUNS[algorithm]

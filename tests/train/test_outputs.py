@@ -338,7 +338,8 @@ class BudgetTest(unittest.TestCase):
         """A power of two leaves every bit, so a scale that comes in the middle of a run changes nothing. With one that rounds the
         losses are near, and not those of a run whose memories were formed under another scale."""
         for number, codec in enumerate(("ef+topk:keep=0.02", "dgc:momentum=0.9+topk:keep=0.02", "momentum:beta=0.9+sign:scale=mean",
-                                        "ef:decay=0.9+topk:keep=0.02", "ef+atomo:bits=0.25,content=nearest")):
+                                        "ef:decay=0.9+topk:keep=0.02", "ef21+topk:keep=0.02",
+                                        "ef+atomo:bits=0.25,content=nearest")):
             algorithm = ("allgather", "local")[number % 2]
             options = (2, "--algorithm", algorithm, "--model", "logistic", "--steps", 8, "--codec", codec, "--lr", 0.02,
                        *(("--local-steps", 2) if algorithm == "local" else ()))

@@ -139,6 +139,10 @@ class HelpTest(unittest.TestCase):
             self.assertEqual(check("--algorithm", algorithm, *memory, "--device", "cuda"), "")
         self.assertIn("only, not with ps", check("--policy", "*.bias = identity; * = dgc+topk:keep=0.1"))
         self.assertIn("--down: a memory", check("--algorithm", "ps", "--down", "ef+sign"))
+        told = ("--algorithm", "allgather", "--optimizer", "adamw", "--second-moment", "scaled")
+        self.assertIn("--second-moment: scaled compares gradients with what their messages decode to, and those of ef21+ are differences",
+                      check(*told, "--policy", "*.bias = identity; * = ef21+sign"))
+        self.assertEqual(check(*told, *memory), "")
 
 
 class JobFileTest(unittest.TestCase):

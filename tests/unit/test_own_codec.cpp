@@ -86,7 +86,7 @@ TEST(OwnCodec, NamesAreRefusedWithAReason) {
     EXPECT_NE(error_of([&] { register_codec(levels_definition(name)); }).find("is none"),
               std::string::npos)
         << name;
-  for (const char* name : {"qsgd", "atomo", "topk", "blosc", "ef", "momentum", "dgc"})
+  for (const char* name : {"qsgd", "atomo", "topk", "blosc", "ef", "momentum", "dgc", "ef21"})
     EXPECT_NE(error_of([&] { register_codec(levels_definition(name)); }).find("is the library's"),
               std::string::npos)
         << name;

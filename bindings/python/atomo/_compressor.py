@@ -70,7 +70,8 @@ class Compressor:
     >>> payload = model.end_message()
 
     A codec with a memory, such as `ef+topk:keep=0.01`, adds to each gradient what earlier messages of the layer left out
-    (docs/memories.md): a worker keeps one model for all its steps, and a layer is sent once a step. With `takes_back` a
+    (docs/memories.md): a worker keeps one model for all its steps, and a layer is sent once a step. Messages of `ef21+` are
+    differences (`Codec.traits.differences`): `decode_add_all` them into arrays that are never cleared. With `takes_back` a
     message that nobody used can be taken out of the memories again, which take twice their bytes.
 
     Pickling keeps what was learnt of the price and of ranks, and memories; a message or a step under way is not kept.

@@ -54,7 +54,8 @@ class DDPState(Steps):
             gradients.
         policy: one codec for all, or rules by name: `"*.bias=identity:dtype=f32; *=atomo:bits=0.5"`. A rule that
             matches no layer is warned of, and so is a biased codec without a memory. `cap=` bounds what a single step can cost; without it a step whose
-            gradients are suddenly 10^4 times larger takes some 20 times its budget, which later steps make up for.
+            gradients are suddenly 10^4 times larger takes some 20 times its budget, which later steps make up for. With `ef21+`
+            messages are differences, which the state adds up, in 8 bytes a parameter where the gradients are.
         process_group: of DDP. When None that of a DDP model, else the default group. A group of the same ranks,
             backend and time limit is made beside it (DDP itself uses its own while messages are on their way), so all
             its ranks make their states in the same order. After `destroy_process_group` a new one is made by itself.

@@ -63,7 +63,7 @@ class OuterSync:
         outer_lr, outer_momentum: of the outer step. The momentum of None is 0.9 with nesterov, 0 with sgd.
             Both attributes may be changed between rounds, on all ranks.
         memory: a stage in front of each codec of the policy, such as `"ef:decay=.95"`, which adds to a pseudo-gradient
-            what earlier messages left out.
+            what earlier messages left out; or `"ef21"`, which sends differences: their sum takes 4 bytes a parameter more.
         clip: `"median"` scales contributions down to the median of the ranks' norms (of what is decoded, over the fragment;
             each shard of a DTensor by itself).
         fragments: a number of runs of neighbouring layers, or for each fragment a list of names or patterns. Each is one
