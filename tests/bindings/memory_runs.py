@@ -142,5 +142,5 @@ def warmed_up(rank, ranks, policy, way):
             x, y = batch_of(step, rank, 24)
             nn.functional.mse_loss(wrapped(x), y).backward()
         sent.append(state.bytes_sent - began)
-    return {"sent": sent, "changes": changes, "policy": state.policy,
-            "gradients": {name: p.grad.numpy().copy() for name, p in model.named_parameters()}}
+    return {"sent": sent, "changes": changes, "policy": state.policy, "gradients": gradients_of(model),
+            "kept": memories_of(state)}
