@@ -95,7 +95,8 @@ class DeviceBucket:
         if self.remembers and memories is not None:
             self.model.compressor.load_state(memories)
         self._ready, self._encoded = place.event(), place.event()
-        self._at: list[int] = []  # where the gradients, and what they are added to, are that `_gradients` and `_sums` speak of
+        self._at: int | None = None  # where the gradients are that `_gradients` speaks of
+        self._adds_at: list[int] = []  # where those and the totals are that `_sums` speaks of
         self._gradients = self._sums = None
         self._squares: tuple[Mapping[str, Layer], DeviceModel] | None = None
         self.sent = 0  # bytes, of the last step
@@ -116,12 +117,9 @@ class DeviceBucket:
         `share`: of its budget, that the message has. `sums`: of layers whose messages are differences."""
         tells = squares is not None and squares.tells
         place, model, done = self._place, self.model, self._place.future()
-        with place.on(place.wire):
-            totals = {i: sums.moving(name, gradients[i]) for i, name in enumerate(self.names) if name in self._differing}
-        if self._at != (at := [buffer.data_ptr(), *(total.data_ptr() for total in totals.values())]):
-            self._at = at
+        if self._at != buffer.data_ptr():
+            self._at = buffer.data_ptr()
             self._gradients = model.bind(gradients, encoding=True)
-            self._sums = model.bind([totals.get(i, gradient) for i, gradient in enumerate(gradients)], encoding=False)
         place.current().record_event(self._ready)
         for stream in (place.encoding, place.wire):
             place.lend(buffer, stream)
@@ -138,6 +136,10 @@ class DeviceBucket:
             dist.all_gather_into_tensor(model.received[:self._ranks * self.sent], payload[:self.sent], group=self.group)
             if tells:
                 self._see_own(squares, gradients, payload)
+            totals = {i: sums.moving(name, gradients[i]) for i, name in enumerate(self.names) if name in self._differing}
+            if self._adds_at != (at := [buffer.data_ptr(), *(total.data_ptr() for total in totals.values())]):
+                self._adds_at = at
+                self._sums = model.bind([totals.get(i, gradient) for i, gradient in enumerate(gradients)], encoding=False)
             buffer.fill_(-0.0)  # the one number that changes no bit of what is added to it
             model.add(self._sums, 1 / self._ranks, place.wire)
             for i, total in totals.items():
