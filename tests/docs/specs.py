@@ -14,7 +14,7 @@ import re
 import sys
 from pathlib import Path
 
-SPEC = re.compile(r"((ef|momentum|dgc)(:[a-z0-9=.,]+)?\+)?(identity|atomo|qsgd|minmax|terngrad|sign|topk|randomk)"
+SPEC = re.compile(r"((ef|momentum|dgc|ef21)(:[a-z0-9=.,]+)?\+)?(identity|atomo|qsgd|minmax|terngrad|sign|topk|randomk)"
                   r"(:[a-z0-9=.,+-]+)?(\+blosc(:[a-z0-9=,]+)?)?")
 
 
