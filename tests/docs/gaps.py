@@ -17,7 +17,9 @@ from pathlib import Path
 SECTION = r"### With and without a memory\n(.*?)^### "
 FIRST, LONGER = "memories-300-steps-simulated.json", "memories-1500-steps-simulated.json"
 NONE = ("uncompressed", "")
-CLIPPED_SECTION, CLIPPED = r"### With clipped gradients\n(.*?)^### ", "memories-300-steps-clipped.json"
+# Tables of bytes a step and gaps: where they are, and what they are of.
+OTHER_GAPS = {r"### With clipped gradients\n(.*?)^### ": "memories-300-steps-clipped.json",
+              r"#### From half a bit to a sixteenth\n(.*?)^\*\*Gradients": "second-moment-bits.json"}
 SUMMARY = r"## Language models at a glance\n(.*?)^## "
 LOCAL_SECTION = r"### With local steps\n(.*?)^## "
 # The first two tables of local steps: what they are of, rows and their arms. The first one has the best rates.
@@ -164,12 +166,13 @@ def wrong_summary(text):
             yield f"the summary has a gap of {row['gap']} between {row['atomo']} and {none}"
 
 
-def wrong_clipped(text, trainings):
-    section = re.search(CLIPPED_SECTION, text, re.MULTILINE | re.DOTALL)
+def wrong_gaps(text, pattern, trainings):
+    """A row for each arm."""
+    section = re.search(pattern, text, re.MULTILINE | re.DOTALL)
     rows = next(tables_of(section[1]), []) if section else []
     arms = {key[:2] for key in trainings.of}
     if len(rows) != len(arms) or "behind" not in rows[0]:
-        yield f"the table of clipped gradients has {len(rows)} rows, {len(arms)} arms were trained"
+        yield f"the table at '{pattern}' has {len(rows)} rows, {len(arms)} arms were trained"
         return
     yield from wrong_rows(rows, trainings)
 
@@ -193,7 +196,9 @@ def untrue(text, results):
     if first.gap("atomo", "0.5 bits") > first.of[*NONE, None]["spread"]:
         wrong.append("at 1/64 no compression is ahead by more than its seeds' spread")
     others = Trainings(results / OTHERS)
-    return [*wrong, *wrong_clipped(text, Trainings(results / CLIPPED)), *wrong_local_rows(text, results),
+    for pattern, name in OTHER_GAPS.items():
+        wrong += wrong_gaps(text, pattern, Trainings(results / name))
+    return [*wrong, *wrong_local_rows(text, results),
             *wrong_others(text, others), *wrong_rounds(text, Trainings(results / ROUNDS), others), *wrong_summary(text)]
 
 
@@ -216,6 +221,8 @@ PLANTED = {
     "a lost row of local steps": ("| plain average, uncompressed |", "| plain average |"),
     "a gap of clipped gradients": ("2.501 ± 0.016 | .032", "2.501 ± 0.016 | .023"),
     "a lost row of clipped gradients": ("| `atomo:bits=0.125` | 51,885 |", "`atomo:bits=0.125` 51,885"),
+    "a gap of a factored moment": ("| .156 | 2.700 ± 0.027", "| .175 | 2.700 ± 0.027"),
+    "a lost row of a factored moment": ("| factored | `atomo:bits=0.0625` |", "factored `atomo:bits=0.0625`"),
     "a gap of Muon's rounds": (".094 and .132 behind", ".094 and .123 behind"),
     "a score with Muon": ("| 2.264 ± 0.009 | .399", "| 2.246 ± 0.009 | .399"),
     "a gap with Adafactor": (".004 | 2.509 ± 0.027 | .010", ".004 | 2.509 ± 0.027 | .001"),
