@@ -41,8 +41,9 @@ std::vector<float> steps_of_memory(const atomo::Compressor& compressor, const Op
     const auto [alpha, delta] = contraction_of(codec, options.codec_scale);
     if (options.codec_scale == 0 && !(delta > 0)) {
       throw std::runtime_error("difference: nothing bounds the error of '" + codec.to_string() +
-                               "' without the tensor: give --codec-scale, for example 0.1, or "
-                               "take another codec, for example qsgd:bits=4");
+                               "' without the tensor: give --codec-scale, for example " +
+                               (codec.traits().unbiased ? "0.1" : "1, as EF21 has it") +
+                               ", or take another codec, for example qsgd:bits=4");
     }
     steps.push_back(static_cast<float>(alpha));
   }
