@@ -155,8 +155,22 @@ class Unusual(nn.Module):
         return self.last(self.scale * torch.relu(self.convolution(x.view(-1, 2, 3, 4))).flatten(1))
 
 
+class SparseFirst(nn.Module):
+    """A layer of sparse gradients, which come last."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(2, 24, sparse=True)
+        self.hidden, self.last = nn.Linear(24, 48), nn.Linear(48, 10)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.hidden(x + self.embedding((x[:, 0] > 0).long()))))
+
+
 def make_net(name, seed=1):
     torch.manual_seed(seed)
+    if name == "sparse first":
+        return SparseFirst()
     if name == "unusual":
         return Unusual()
     if name == "branches":

@@ -254,9 +254,18 @@ def lightning_fits(rank, ranks, way):
             callback.load_state_dict(saved)
         run = Run("", net=net, state=bare.bind(net)) if way == "bare" else Run(None, net=net, state=callback.state)
         if way != "bare":
-            callback.on_train_start(types.SimpleNamespace(strategy=types.SimpleNamespace(model=run.wrapped)), net)
+            callback.on_train_start(types.SimpleNamespace(strategy=types.SimpleNamespace(model=run.wrapped), world_size=ranks), net)
         run.steps(rank, numbers)
     return run.result()
+
+
+def lightning_with_differences(rank, ranks):
+    package = types.ModuleType("lightning.pytorch")
+    package.Callback = type("Callback", (), {})
+    sys.modules.setdefault(package.__name__, package)
+    wrapped = torch.nn.parallel.DistributedDataParallel(make_net("small"))
+    trainer = types.SimpleNamespace(strategy=types.SimpleNamespace(model=wrapped), world_size=ranks)
+    atomo.torch.LightningCallback("ef21+topk:keep=0.05").on_train_start(trainer, wrapped.module)
 
 
 def of_two_models(rank, ranks):

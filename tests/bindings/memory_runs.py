@@ -2,14 +2,17 @@
 """What the ranks of test_torch_memories.py do."""
 
 import contextlib
+import pickle
 
 import atomo.torch
 import ddp_runs
 import numpy as np
 import torch
+import torch.distributed as dist
 from ddp_runs import batch_of, make_net, parameters_of
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from worlds import same
 
 
 def hooked(policy, scale, way, net="small"):
@@ -27,10 +30,10 @@ def memories_of(state):
     return {name: np.frombuffer(state.compressor.memory(name), np.float32).copy() for name in state.layers}
 
 
-def scaled_steps(rank, ranks, policy, way):
+def scaled_steps(rank, ranks, policy, way, net="small"):
     """A GradScaler meets an Inf of one rank's in the second step, halves its scale and skips the step."""
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    model, wrapped, state = hooked(policy, scaler.get_scale, way)
+    model, wrapped, state = hooked(policy, scaler.get_scale, way, net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     memories, scales = [], []
     for step in range(3):
@@ -38,7 +41,7 @@ def scaled_steps(rank, ranks, policy, way):
         x, y = batch_of(step, rank, 24)
         loss = nn.functional.mse_loss(wrapped(x), y)
         if step == 1 and rank == 0:
-            loss = loss + model[0].bias.sum() * float("inf")  # of one layer's gradient alone
+            loss = loss + next(p for p in model.parameters() if p.ndim == 1).sum() * float("inf")  # of one layer's gradient alone
         scaler.scale(loss).backward()
         memories.append(memories_of(state))
         scaler.step(optimizer)
@@ -62,13 +65,97 @@ def train(rank, ranks, policy, scales, way="Watched"):
     return parameters_of(model)
 
 
+def step_of(model, wrapped, rank, number):
+    model.zero_grad()
+    x, y = batch_of(number, rank, 24)
+    nn.functional.mse_loss(wrapped(x), y).backward()
+
+
 def of_other_ranks(rank, ranks, policy, way):
-    """A step, and one that goes on from a state of three ranks."""
+    """What a new state says twice that goes on from one of three ranks."""
     model, wrapped, state = hooked(policy, 1.0, way)
-    for step in range(2):
-        x, y = batch_of(step, rank, 24)
-        nn.functional.mse_loss(wrapped(x), y).backward()
-        state.load_state_dict({**state.state_dict(), "bytes_sent": [0] * 3})
+    step_of(model, wrapped, rank, 0)
+    saved = {**state.state_dict(), "sum_ranks": 3}
+    model, wrapped, state = hooked(policy, 1.0, way)
+    state.load_state_dict(saved)
+    return said_in_steps(model, wrapped, rank, 2)
+
+
+def of_rank_0(rank, ranks, policy, way):
+    """What a new state says twice that goes on from rank 0's."""
+    model, wrapped, state = hooked(policy, 1.0, way)
+    step_of(model, wrapped, rank, 0)
+    saved = [state.state_dict()]
+    dist.broadcast_object_list(saved, 0)
+    model, wrapped, state = hooked(policy, 1.0, way)
+    state.load_state_dict(saved[0])
+    return said_in_steps(model, wrapped, rank, 2)
+
+
+def said_in_steps(model, wrapped, rank, steps):
+    said = []
+    for number in range(steps):
+        try:
+            step_of(model, wrapped, rank, number)
+        except atomo.Error as error:
+            said.append(str(error))
+    return said
+
+
+def saved_again(rank, ranks, policy, way, how):
+    """Memories of a state, and of one that has gone twice through a checkpoint without a step between; gradients and memories of its
+    next step."""
+    model, wrapped, state = hooked(policy, 1.0, way)
+    for number in range(3):
+        step_of(model, wrapped, rank, number)
+    before = memories_of(state)
+    for _ in range(2):
+        if how == "pickle":
+            wrapped = DistributedDataParallel(model, bucket_cap_mb=0.005)
+            state = pickle.loads(pickle.dumps(state)).bind(wrapped)
+            wrapped.register_comm_hook(state, atomo.torch.ddp_hook)
+        else:
+            saved = state.state_dict()
+            model, wrapped, state = hooked(policy, 1.0, way)
+            state.load_state_dict(saved)
+        if how == "by another policy":
+            state.set_policy("ef+topk:keep=0.05")
+            state.set_policy(policy)
+    after = memories_of(state)
+    step_of(model, wrapped, rank, 3)
+    return {"before": before, "after": after, "gradients": gradients_of(model), "kept": memories_of(state)}
+
+
+def cut_short(rank, ranks, policy, way, then):
+    """A step whose second bucket fails on all ranks, or on the CPU on one; what is kept behind it, and gradients of the next step. `then`:
+    what comes between."""
+    model, wrapped, state = hooked(policy, 1.0, way)
+    for number in range(2):
+        step_of(model, wrapped, rank, number)
+    before, sums = memories_of(state), state.state_dict()["sums"]
+    prepare, buckets = state._prepare, []
+
+    def fails(*arguments):
+        buckets.append(arguments)
+        if len(buckets) == 2 and (rank == 1 or way == "OnStandIn"):
+            raise atomo.Error("planted")
+        prepare(*arguments)
+
+    state._prepare = fails
+    said = said_in_steps(model, wrapped, rank, 1)
+    state._prepare = prepare
+    if then == "a checkpoint":
+        saved = state.state_dict()
+        model, wrapped, state = hooked(policy, 1.0, way)
+        state.load_state_dict(saved)
+    elif then == "another policy":
+        state.set_policy(policy.replace("0.05", "0.1"))
+    result = {"said": said, "sums": sums}
+    if then != "a step":
+        result |= {"kept": same(before, memories_of(state)), "sums stay": all(torch.equal(now, sums[name])
+                   for name, now in state.state_dict()["sums"].items())}
+    step_of(model, wrapped, rank, 3)
+    return {**result, "gradients": gradients_of(model), "memories": memories_of(state)}
 
 
 def recorded(rank, ranks, policy, way, how, steps=4):
@@ -100,7 +187,7 @@ def recorded(rank, ranks, policy, way, how, steps=4):
 
 
 def gradients_of(model):
-    return {name: p.grad.float().numpy().copy() for name, p in model.named_parameters()}
+    return {name: p.grad.to_dense().float().numpy().copy() for name, p in model.named_parameters()}
 
 
 def other_buckets(rank, ranks, policy):

@@ -199,6 +199,12 @@ def test_lightnings_callback_wants_its_ddp(monkeypatch):
     monkeypatch.delitem(sys.modules, "atomo.torch.lightning")
 
 
+def test_lightnings_checkpoints_hold_one_ranks_state(world):
+    with pytest.raises(RankFailed) as failed:
+        world(2).run(ddp_seams.lightning_with_differences)
+    assert all("Lightning's checkpoints hold one rank's state" in error for error in failed.value.errors)
+
+
 def test_a_state_of_two_models_says_so(world):
     with pytest.raises(RankFailed) as failed:
         world(2).run(ddp_seams.of_two_models)

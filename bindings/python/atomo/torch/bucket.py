@@ -32,18 +32,20 @@ class TakingBack:
         self._status = place.memory(4)
         self._word = self._status.view(torch.int32)
         self._models: list[DeviceModel] = []
-        self._any_seen = False
+        self._any_seen = self._under_way = False
         self.done = place.event()  # the last step's, which messages of the next wait for
 
     def begin(self) -> None:
         """A step."""
-        self._models, self._any_seen = [], False
+        self._models, self._any_seen, self._under_way = [], False, True
 
-    def see(self, buffer: torch.Tensor, model: DeviceModel | None) -> None:
-        """Queues a look at a bucket's mean, and notes its model where that has memories. On the wire's stream."""
+    def moves(self, model: DeviceModel) -> None:
+        """Notes one whose memories a message of the step moves."""
+        self._models.append(model)
+
+    def see(self, buffer: torch.Tensor) -> None:
+        """Queues a look at a bucket's mean. On the wire's stream."""
         first, self._any_seen = not self._any_seen, True
-        if model is not None:
-            self._models.append(model)
         largest = self._largest if first else self._of_bucket
         # PyTorch takes memory to reduce a long array to one number, and none for a number of each row.
         rows = buffer[:len(buffer) // PARTS * PARTS].view(PARTS, -1)
@@ -53,16 +55,30 @@ class TakingBack:
         if not first:
             torch.maximum(self._largest, self._of_bucket, out=self._largest)
 
-    def end(self, sums: Sums | None = None) -> None:
-        """Queues the rest, behind the last bucket. The `sums` of the step become what they were, too."""
+    def end(self, sums: Sums) -> None:
+        """Queues the rest, behind the last bucket. The `sums` of the step become what they were, too. On the wire's stream."""
         if self._models:
             self._largest.mul_(0)  # Inf and NaN become NaN
             torch.ne(self._largest, self._largest, out=self._differs)
             self._word.copy_(self._differs)  # 1 is the status of what is not finite
-            if sums is not None:
-                sums.take_back(self._differs)
+            sums.take_back(self._differs)
+        self._end()
+
+    def drop(self, sums: Sums) -> None:
+        """Takes all of a step back that did not come to its end. On the wire's stream."""
+        if not self._under_way:
+            return
+        encoded = self._place.event()
+        self._place.encoding.record_event(encoded)
+        self._place.wire.wait_event(encoded)
+        self._word.fill_(1)
+        sums.take_back()
+        self._end()
+
+    def _end(self) -> None:
         for model in self._models:
             model.take_back(self._status, self._place.wire)
+        self._under_way = False
         self._place.wire.record_event(self.done)
 
 
@@ -115,7 +131,7 @@ class DeviceBucket:
         bucket in a step that tells them, and the ranks of all behind the `last` one: such a step takes memory, as does one
         with units.
         `share`: of its budget, that the message has. `sums`: of layers whose messages are differences."""
-        tells = squares is not None and squares.tells
+        tells, sums = squares is not None and squares.tells, Sums() if sums is None else sums
         place, model, done = self._place, self.model, self._place.future()
         if self._at != buffer.data_ptr():
             self._at = buffer.data_ptr()
@@ -129,6 +145,8 @@ class DeviceBucket:
                 place.encoding.wait_event(taking_back.done)
             model.compressor.budget_share = share
             payload = model.encode(self._gradients, key, place.encoding)
+            if taking_back is not None and self.remembers:
+                taking_back.moves(model)
             place.encoding.record_event(self._encoded)
         with place.on(place.wire):
             place.wire.wait_event(self._encoded)
@@ -151,7 +169,7 @@ class DeviceBucket:
                     squares.see_average(name, average)
             restore()
             if taking_back is not None:
-                taking_back.see(buffer, model if self.remembers else None)
+                taking_back.see(buffer)
             if tells and last:
                 self.sent += squares.exchange(self._tell_squares, key)
             if last and taking_back is not None:
@@ -215,11 +233,17 @@ class DeviceBuckets:
         if self.taking_back is not None:
             self.taking_back.begin()
 
-    def end_plain(self) -> None:
+    def end_plain(self, sums: Sums) -> None:
         """Of a step whose last bucket went by all-reduce."""
         if self.taking_back is not None:
             with self._place.on(self._place.wire):
-                self.taking_back.end()
+                self.taking_back.end(sums)
+
+    def drop_step(self, sums: Sums) -> None:
+        """Forgets a step that was begun and did not come to its end."""
+        if self.taking_back is not None:
+            with self._place.on(self._place.wire):
+                self.taking_back.drop(sums)
 
     def memories(self) -> list[bytes]:
         """Of all buckets, older ones first: waits for the GPU."""
@@ -245,7 +269,7 @@ class DeviceBuckets:
         """The one that an earlier step made, whose outcome is looked at; or a new one, once all ranks `agree`, which takes
         its layers' part of `memories()`: those of the buckets that it takes the place of too."""
         bucket = self._of.get(number)
-        if bucket is None or not bucket.serves(gradients, self.group):
+        if not self.has(number, gradients):
             agree(self.group, next(iter(gradients.values())).device)
             kept = memories()
             if kept is not None:  # what others still held of an earlier arrangement is in `kept`
@@ -255,6 +279,10 @@ class DeviceBuckets:
         self._moved.add(number)
         bucket.model.look()
         return bucket
+
+    def has(self, number: int, gradients: Mapping[str, torch.Tensor]) -> bool:
+        """Whether `bucket` makes none."""
+        return number in self._of and self._of[number].serves(gradients, self.group)
 
     def forget(self, beyond: int = -1) -> None:
         """The buckets with larger numbers."""

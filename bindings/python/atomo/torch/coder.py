@@ -35,8 +35,8 @@ class Coder:
         self.policy, self.threads = policy, threads
         self.learnt: list[bytes] = []
         self._restore = False  # the compressor is to take its part of `learnt`
-        self._saved: tuple[int, bytes] | None = None  # memories of a checkpoint, and the worker whose they are
-        self._worker = 0
+        self._worker: int | None = None  # whose the memories are; None before the first step
+        self._loaded = False  # the memories are a checkpoint's, and no step has asked whose
         self._sent: set[str] = set()  # layers of which the last step made messages
         self._before: bytes | None = None  # memories when the last step began, where its model changed half way
         self.compressor: atomo.Compressor | None = None
@@ -71,18 +71,23 @@ class Coder:
         if self.has_memory and states:
             self.compressor.load_state(joined_memories([self.compressor.state("memories"), *states]))
 
-    def restore_memories(self, worker: int) -> None:
-        """Those of a checkpoint, where they were this worker's."""
-        if self._saved is not None and self._saved[0] == worker:
-            self.compressor.load_state(self._saved[1])
-        elif self._saved is not None and self.differing:
-            raise atomo.Error(f"the checkpoint is that of rank {self._saved[0]}, and this is rank {worker}: what a rank has sent "
-                              f"with '{self.compressor.codec(min(self.differing))}' is its own, so each rank saves and loads its own")
-        self._saved, self._worker = None, worker
+    def own_memories(self, worker: int) -> None:
+        """This worker's from now on: those of a checkpoint that was another's become zero.
+
+        Raises:
+            atomo.Error: for another's where messages are differences: what it has sent is in the sums.
+        """
+        if self._loaded and self._worker != worker and self.has_memory:
+            if self.sums:
+                codec = self.compressor.codec(min(self.differing))
+                raise atomo.Error(f"the checkpoint is that of rank {self._worker}, and this is rank {worker}: what a rank has sent "
+                                  f"with '{codec}' is its own, so each rank saves and loads its own")
+            self.compressor.reset_memory()
+        self._worker, self._loaded = worker, False
 
     def memories(self) -> tuple[int, bytes] | None:
-        """This worker's number and memories, where codecs have some."""
-        return (self._worker, self.compressor.state("memories")) if self.has_memory else None
+        """The worker's number and its memories, where codecs have some and a step was made."""
+        return (self._worker, self.compressor.state("memories")) if self.has_memory and self._worker is not None else None
 
     def table(self) -> list[list[Any]]:
         """The layers as plain values: name, shape and dtype of each."""
@@ -120,9 +125,9 @@ class Coder:
         self._make(self.layers)
 
     def load(self, policy: str, table: Sequence[Sequence[Any]], learnt: Sequence[bytes],
-             memories: tuple[int, bytes] | None = None, sums: Mapping[str, torch.Tensor] | None = None) -> None:
-        """What a checkpoint holds: `policy`, `table()`, `learnt`, `memories()` and `sums.on_cpu()`. It may lack layers that this
-        model has. Memories of another worker are left out, and begin at zero.
+             memories: tuple[int, bytes] | None = None, sums: Mapping[str, torch.Tensor] | None = None, sum_ranks: int = 0) -> None:
+        """What a checkpoint holds: `policy`, `table()`, `learnt`, `memories()`, `sums.on_cpu()` and `sums.ranks`. It may lack layers
+        that this model has. The first step says whether memories are its worker's.
 
         Raises:
             atomo.Error: for another policy, other layers, or bytes that are no saved state; everything is then as it was.
@@ -134,15 +139,17 @@ class Coder:
         both = joined(layers, self.layers or layers, ("the saved state", "this one"))
         if layers:
             trial = compressor_of(layers, policy, self.threads, "cpu")
-            for of_rank in learnt:
-                trial.load_state(of_rank)
+            for state in [*learnt, *([] if memories is None else memories[1:])]:
+                trial.load_state(state)
         self._key, self._restore = None, True
         self._make(both)
         self.learnt = self._fitted(learnt)
-        self._saved = memories
-        self.sums.load(sums or {})
+        self._worker, self._loaded = None if memories is None else memories[0], memories is not None
+        self.sums.load(sums or {}, sum_ranks)
         if self.compressor is not None:
             self.compressor.reset_memory()
+            if memories is not None:
+                self.compressor.load_state(memories[1])
 
     def _fitted(self, learnt: Sequence[bytes]) -> list[bytes]:
         """What models of fewer layers had learnt, for this one."""
@@ -198,7 +205,7 @@ class Coder:
     def _begin_step(self, key: dict[str, int]) -> None:
         if self._restore and self.learnt:
             self.compressor.load_state(self.learnt[key["worker"] % len(self.learnt)])
-        self.restore_memories(key["worker"])
+        self.own_memories(key["worker"])
         self._restore = False
         self._sent, self._before = set(), None
         self._open_step(key)

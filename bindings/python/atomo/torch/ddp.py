@@ -142,7 +142,7 @@ class DDPState(Steps):
         known = self._coder.layers
         frozen = {name: p for name, p in named(model).items() if name in known and name not in parameters}
         layers = joined(known, layers_of({**frozen, **parameters}), ("the state", "the model"))
-        self._coder.drop_step()
+        self._drop_step()
         self._coder.take_memories(self._on_gpu.memories())
         device = device_of(parameters)
         if device.type == "cuda":
@@ -172,6 +172,7 @@ class DDPState(Steps):
         Raises:
             atomo.Error: for a policy that cannot work; the state is then as it was.
         """
+        self._drop_step()
         self._coder.take_memories(self._on_gpu.memories())
         self._coder.set_policy(str(policy), self._check_differences)
         self._on_gpu.forget()
@@ -209,18 +210,21 @@ class DDPState(Steps):
     # Checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything a run needs to go on, as plain values and bytes. To be called between steps.
+        """Everything a run needs to go on, as plain values and bytes, and with `ef21+` tensors on the CPU. To be called between steps;
+        of a step that an error cut short nothing is in it.
 
         It holds what every rank has learnt, and is the same on all ranks: one rank's checkpoint serves all. Memories
         (`ef+`) are the rank's own: they come back where each rank saves and loads its own, and else begin at zero. With `ef21+`
         each rank has to load its own, in as many ranks, because the sums of all messages are in it.
         """
         self._on_gpu.look()
+        self._drop_step()
         self._coder.take_memories(self._on_gpu.memories())
         return {"policy": self.policy, "layers": self._coder.table(), "seed": self.seed, "channel": self.channel,
                 "start_step": self.start_step, "step": self.step, "bytes_sent": list(self._sent),
                 "compressor": list(self._coder.learnt), "memories": self._coder.memories(),
-                "sums": self._coder.sums.on_cpu(), "squares": None if self.squares is None else self.squares.state_dict()}
+                "sums": self._coder.sums.on_cpu(), "sum_ranks": self._coder.sums.ranks,
+                "squares": None if self.squares is None else self.squares.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was taken, on each rank where that rank was, to the bit. Of another number
@@ -229,8 +233,8 @@ class DDPState(Steps):
         Raises:
             atomo.Error: for another policy, other layers, or bytes that are no saved state.
         """
-        self._coder.load(state["policy"], state["layers"], state["compressor"], state["memories"],
-                         state["sums"])
+        self._drop_step()
+        self._coder.load(state["policy"], state["layers"], state["compressor"], state["memories"], state["sums"], state["sum_ranks"])
         self._on_gpu.forget()
         if self.squares is not None and state["squares"] is not None:
             self.squares.load_state_dict(state["squares"])

@@ -166,19 +166,17 @@ class Steps:
         """In the caller's thread: it only queues. After an error a step sends nothing more."""
         began = time.perf_counter()
         buffer, layers, group = bucket.buffer(), self._layers_of(bucket), self._on_gpu.group_of(self)
-        if bucket.index() == 0:
-            self._begin_step(dist.get_rank(group), dist.get_world_size(group))
-            self._coder.restore_memories(dist.get_rank(group))
-            self._on_gpu.begin_step(self._coder.has_memory)
         done = place.future()
         try:
+            if bucket.index() == 0:
+                self._begin_on(group, buffer.device, layers)
             if self._error is not None:
                 done.set_result(buffer)
             elif self._plain(layers):
                 done = all_reduce_later(buffer, group)
                 self._count(buffer.nbytes if layers else sparse_bytes(buffer), dist.get_world_size(group))
                 if bucket.is_last():
-                    self._on_gpu.end_plain()
+                    self._on_gpu.end_plain(self._coder.sums)
             else:
                 coded = self._on_gpu.bucket(bucket.index(), dict(layers), self.policy, self._agree, self._memories)
                 key = {**self._key, "seed": seed_of_bucket(self.seed, bucket.index())}
@@ -196,10 +194,24 @@ class Steps:
         raised_later = not bucket.is_last() or at_end_of_backward(self._raise)
         return done if raised_later else done.then(self._raise_or_value)
 
-    def _agree(self, group: dist.ProcessGroup, device: torch.device) -> None:
-        """Raises on all ranks when they are not in the same step of the same run. Waits."""
-        if len({row[0] for row in told_by_all([self._digest], group, device)}) > 1:
+    def _begin_on(self, group: dist.ProcessGroup, device: torch.device, layers: list[tuple[str, torch.Tensor]]) -> None:
+        """A step. Where it cannot begin, the other ranks are told if they ask: when their first bucket is made, as after a load."""
+        rank = dist.get_rank(group)
+        try:
+            self._begin_step(rank, dist.get_world_size(group))
+            self._coder.own_memories(rank)
+            self._on_gpu.begin_step(self._coder.has_memory)
+        except Exception as error:
+            if not self._plain(layers) and not self._on_gpu.has(0, dict(layers)):
+                self._agree(group, device, error)
+            raise
+
+    def _agree(self, group: dist.ProcessGroup, device: torch.device, mine: Exception | None = None) -> None:
+        """Raises on all ranks when they are not in the same step of the same run, or `mine` is what went wrong on one. Waits."""
+        table = told_by_all([self._digest, FAILED if mine else 0], group, device)
+        if len({row[0] for row in table}) > 1:
             raise_difference(self._facts(), group, device)
+        check_lengths([row[1:] for row in table], mine)
 
     def _count(self, bytes_each: int, ranks: int) -> None:
         """What every rank sent to every other."""
@@ -269,21 +281,23 @@ class Steps:
         return self.last.step < self.start_step or not layers
 
     def _begin_step(self, rank: int, ranks: int) -> None:
-        self._coder.drop_step()
-        if self._coder.sums and len(self._sent) != ranks:
-            raise atomo.Error(f"the messages of {len(self._sent)} ranks are added up (ef21), and there are {ranks}: begin with a new "
-                              "state")
-        self._coder.sums.begin_step()
+        self._drop_step()
         self._error = None
         self._digest = digest_of([self._coder.digest, self.seed, self.step, self.channel, self.start_step, self.clip_norm,
                                   facts_of(self.squares)])
         self._key = {"seed": self.seed, "step": self.step & 0xFFFFFFFF, "worker": rank, "channel": self.channel}
         self.last = StepLog(self.step)
+        self._coder.sums.begin_step(ranks)
         self._coder.share, self._coder.next_share = self._share_of(self.step), self._share_of(self.step + 1)
         self._scale, self._finite = self._scale_now(), True
         if self.squares is not None:
             self.squares.begin(self.step - self.start_step, ranks, 1.0 if self._divides else self._scale)
         self.step += 1
+
+    def _drop_step(self) -> None:
+        """One that an error cut short: memories and sums become what they were before it."""
+        self._coder.drop_step()
+        self._on_gpu.drop_step(self._coder.sums)
 
     def _scale_now(self) -> float:
         return float(self.scale() if callable(self.scale) else self.scale)

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 import atomo
 
 from .ddp import DDPState, ddp_hook
+from .sums import differing
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")  # the same thing twice, with classes of their own
 
@@ -39,7 +40,8 @@ class LightningCallback(_callback()):
         policy, options: those of `DDPState`, which is `state` here; its model is that of the trainer.
 
     Raises:
-        atomo.Error: for arguments that cannot work, and when training starts with a strategy that is not DDP.
+        atomo.Error: for arguments that cannot work, and when training starts with a strategy that is not DDP, or in several ranks with
+            `ef21+`, whose state is each rank's own.
     """
 
     def __init__(self, policy: str | atomo.Codec = "atomo:bits=0.5", **options: Any):
@@ -52,12 +54,18 @@ class LightningCallback(_callback()):
         if not isinstance(model, DistributedDataParallel):
             raise atomo.Error(f"the strategy {type(trainer.strategy).__name__} has its model in no "
                               "DistributedDataParallel: give the Trainer strategy='ddp'")
-        model.register_comm_hook(self.state.bind(model), ddp_hook)
+        state = self.state.bind(model)
+        if trainer.world_size > 1 and (names := differing(state.compressor)):
+            raise atomo.Error(f"Lightning's checkpoints hold one rank's state, and what a rank has sent with "
+                              f"'{state.compressor.codec(names[0])}' is its own: take 'ef+', or register atomo.torch.ddp_hook "
+                              "in a program that saves a DDPState of each rank")
+        model.register_comm_hook(state, ddp_hook)
 
     def state_dict(self) -> dict[str, Any]:
         """Of the state, for Lightning's checkpoints."""
         return self.state.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on where a checkpoint was written, whatever number of ranks wrote it."""
+        """Goes on where a checkpoint was written, whatever number of ranks wrote it. Memories (`ef+`) are those of the rank that wrote
+        it, 0; the others' begin at zero."""
         self.state.load_state_dict(state_dict)

@@ -17,10 +17,17 @@ class Sums:
         self._of: dict[str, torch.Tensor] = {}
         self._before: dict[str, torch.Tensor] = {}
         self._moved: set[str] = set()  # by the step under way, or the last one
+        self.ranks = 0  # whose messages are added up
 
-    def begin_step(self) -> None:
-        """What earlier steps moved is not taken back any more."""
-        self._moved = set()
+    def begin_step(self, ranks: int) -> None:
+        """What earlier steps moved is not taken back any more.
+
+        Raises:
+            atomo.Error: where the messages of another number of ranks are added up.
+        """
+        if self._of and self.ranks != ranks:
+            raise atomo.Error(f"the messages of {self.ranks} ranks are added up (ef21), and there are {ranks}: begin with a new state")
+        self.ranks, self._moved = ranks, set()
 
     def moving(self, name: str, gradient: torch.Tensor) -> torch.Tensor:
         """The sum of a layer, zeros at first, that the messages of this step are to be added to. Takes memory the first time."""
@@ -38,14 +45,15 @@ class Sums:
             if only_if is None:
                 now.copy_(before)
             else:
-                torch.where(only_if, before, now, out=now)
+                torch.where(only_if.view(()), before, now, out=now)  # of one entry without dimensions too
         if only_if is None:
             self._moved = set()
 
     def put(self, name: str, values: torch.Tensor, device: torch.device) -> None:
         """In place of what a layer has. Takes memory."""
-        self._of[name] = values.to(device, torch.float32, copy=True)
-        self._before[name] = torch.empty_like(self._of[name])
+        now = values.to(device, torch.float32, copy=True)
+        self._before[name] = torch.empty_like(now)
+        self._of[name] = now
 
     def keep(self, names: Container[str]) -> None:
         """Drops the others."""
@@ -59,9 +67,10 @@ class Sums:
             torch.cuda.synchronize(device)
         return {name: values.to("cpu", copy=True) for name, values in self._of.items()}
 
-    def load(self, values: Mapping[str, torch.Tensor]) -> None:
+    def load(self, values: Mapping[str, torch.Tensor], ranks: int) -> None:
         """In place of all that is here; they move to where their gradients are."""
         self.__init__()
+        self.ranks = ranks
         for name, of_layer in values.items():
             self.put(name, of_layer, of_layer.device)
 
