@@ -123,6 +123,28 @@ def later_momentum(rank, ranks, first):
     return {"parameters": parameters_of(model)}
 
 
+def momentum_of_later(rank, ranks, resume):
+    """The outer momentum becomes 0.9 behind the fourth step, and of two fragments the first alone has had a step with it when all is
+    loaded into new objects."""
+    def fresh(momentum):
+        model = network()
+        return model, inner(model), atomo.torch.OuterSync(model, EXACT, every=4, fragments=2, outer_momentum=momentum)
+
+    model, optimiser, sync = fresh(0.0)
+    for step in range(12):
+        if step == 4:
+            sync.outer_momentum = 0.9
+        if step == 6 and resume:
+            state = saved({"model": model.state_dict(), "optimiser": optimiser.state_dict(), "sync": sync.state_dict()})
+            model, optimiser, sync = fresh(0.9)
+            model.load_state_dict(state["model"])
+            optimiser.load_state_dict(state["optimiser"])
+            sync.load_state_dict(state["sync"])
+        local_step(model, optimiser, rank, step)
+        sync.step()
+    return parameters_of(model)
+
+
 def error(rank, ranks, policy, step, **options):
     """The last loss of the outer parameters on data that nobody trains on, after so many steps."""
     result = trained(rank, ranks, policy, step, **options)
@@ -261,6 +283,28 @@ def nonfinite(rank, ranks, when, cure, policy="qsgd:bits=4", **options):
     return {"parameters": parameters_of(model), "seen": seen, "applied": applied, "kept": kept, "outer": outer_of(sync)}
 
 
+def far_away(rank, ranks, **options):
+    """Three rounds of one step, before the second of which rank 0 goes far away; behind it it comes back."""
+    model = network()
+    optimiser = inner(model)
+    sync = atomo.torch.OuterSync(model, every=1, outer="sgd", outer_lr=1.0, **options)
+    applied, outer = [], []
+    for step in range(3):
+        local_step(model, optimiser, rank, step)
+        with torch.no_grad():
+            if step == 1 and rank == 0:
+                model[2].weight[3, 4] = 1e5
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            applied.append(sync.step())
+        outer.append(outer_of(sync))
+        if sync.last.nonfinite:
+            nonfinite = sync.last.nonfinite
+            sync.restore()
+            optimiser.state.clear()
+    return {"applied": applied, "outer": outer, "nonfinite": nonfinite}
+
+
 def changed(rank, ranks, how):
     """The parameters become others on rank 1 alone."""
     model = network()
@@ -293,7 +337,16 @@ def disagree(rank, ranks, what):
     if rank == 1 and what == "start":
         with torch.no_grad():
             model[0].bias[2] += 1e-6
+    if what == "an older checkpoint":
+        options["verify_every"] = 2
     sync = atomo.torch.OuterSync(model, **options)
+    if what == "an older checkpoint":
+        for step in range(4):
+            sync.step()
+            if step == 1:
+                older = saved(sync.state_dict())
+        if rank == 1:
+            sync.load_state_dict(older)
     if rank == 1 and what == "a rate of later":
         sync.outer_lr = 0.1
     if rank == 1 and what == "a step of later":
@@ -422,6 +475,21 @@ def sharded(rank, ranks, islands, policy=EXACT, steps=8, wrong_group=False, **op
         sync.step()
     whole = {name: p.full_tensor().detach().numpy().copy() for name, p in model.named_parameters()}
     return {"parameters": whole, "log": sync.log(), "seed": sync._seed(), "state": saved(sync.state_dict())["round"]}
+
+
+def sharded_and_not_finite(rank, ranks):
+    """Of two workers with two shards each, rank 2's shard alone."""
+    mesh = mesh_of(ranks, 2)
+    model = network()
+    fully_shard(model, mesh=mesh["shard"])
+    sync = atomo.torch.OuterSync(model, EXACT, every=1, process_group=mesh["outer"])
+    with torch.no_grad():
+        if rank == 2:
+            model[0].weight.to_local()[0, 0] = float("nan")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        sync.step()
+    return {"nonfinite": sync.last.nonfinite, "seen": [str(w.message) for w in said if "skipped" in str(w.message)]}
 
 
 def local_step_of_shards(model, optimiser, island, step):

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """atomo.optax: workers' squares along a mapped axis, and the Adam that divides by them."""
 
+import os
+
 import numpy as np
 import pytest
+
+# Four devices of the CPU, for shard_map; read when JAX makes its first array.
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
 
 jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")
@@ -11,6 +16,7 @@ import atomo  # noqa: E402
 import atomo.jax  # noqa: E402
 import atomo.optax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
+from jax.sharding import PartitionSpec as P  # noqa: E402
 
 WORKERS = 4
 CODEC = "qsgd:bits=1,bucket=64"
@@ -25,7 +31,7 @@ def gradients_of(seed=0):
             for name, of in common.items()}
 
 
-def told(gradients, codec, step, every=1):
+def told(gradients, codec, step, every=1, along_workers=None):
     """What every worker hears, mapped over the workers."""
     def of_worker(own_gradients):
         worker = jax.lax.axis_index("workers")
@@ -35,7 +41,21 @@ def told(gradients, codec, step, every=1):
         own = atomo.jax.decode_tree(payload, codec, own_gradients)
         return mean, atomo.optax.tell_squares(own_gradients, own, mean, "workers", seed=3, step=step, every=every)
 
-    return jax.vmap(of_worker, axis_name="workers")(gradients)
+    return (along_workers or by_vmap)(of_worker)(gradients)
+
+
+def by_vmap(of_worker):
+    return jax.vmap(of_worker, axis_name="workers")
+
+
+def by_shard_map(of_worker):
+    """Each worker on a device."""
+    mesh = jax.make_mesh((WORKERS,), ("workers",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def of_device(*trees):
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], of_worker(*jax.tree.map(lambda leaf: leaf[0], trees)))
+
+    return jax.shard_map(of_device, mesh=mesh, in_specs=P("workers"), out_specs=P("workers"))
 
 
 def test_without_a_codecs_noise_the_sums_are_those_of_the_gradients():
@@ -65,9 +85,10 @@ def test_the_averages_squares_are_estimated_without_bias(noise_stays):
     assert (abs(np.mean(estimates) - 1) < 4.5 * error) != noise_stays
 
 
-def test_squares_are_told_at_a_period():
+@pytest.mark.parametrize("along_workers", [by_vmap, by_shard_map])
+def test_squares_are_told_at_a_period(along_workers):
     gradients = gradients_of(7)
-    each, third = (jax.jit(lambda number, every=every: told(gradients, CODEC, number, every)[1]) for every in (1, 3))
+    each, third = (jax.jit(lambda number, every=every: told(gradients, CODEC, number, every, along_workers)[1]) for every in (1, 3))
     nothing = jax.vmap(atomo.optax.untold_squares)(gradients)
     for number in range(7):
         found, expected = third(number), each(number) if number % 3 == 0 else nothing
@@ -194,6 +215,41 @@ def test_gradients_go_in_units_and_come_back():
         inputs = [np.asarray(np.asarray(own) / unit, np.float32) for own in of]
         expected = unit * np.mean([codec.decode(codec.encode(u, step=1), like=u) for u in inputs], 0)
         np.testing.assert_allclose(means[name][0], expected, rtol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize("along_workers", [by_vmap, by_shard_map])
+def test_a_step_in_units_that_tells_at_a_period(along_workers):
+    """The units are of a state that varies by worker for JAX, and is the same on all."""
+    optimizer, gradients = atomo.optax.scale_by_told_adam(every=3), gradients_of(4)
+    one = jax.tree.map(lambda of: of[0], gradients)
+    state = jax.tree.map(lambda leaf: jnp.stack([leaf] * WORKERS), optimizer.init(one))
+
+    def of_worker(own_gradients, state, number):
+        units = atomo.optax.units(state)
+        payload, _ = atomo.jax.encode_tree(jax.tree.map(jnp.divide, own_gradients, units), CODEC, seed=3, step=number,
+                                           worker=jax.lax.axis_index("workers"))
+        zeros = jax.tree.map(jnp.zeros_like, own_gradients)
+        mean = atomo.jax.decode_add_tree(jax.lax.all_gather(payload, "workers"), 1 / WORKERS, zeros, CODEC)
+        own = atomo.jax.decode_tree(payload, CODEC, own_gradients)
+        mean, own = (jax.tree.map(jnp.multiply, decoded, units) for decoded in (mean, own))
+        squares = atomo.optax.tell_squares(own_gradients, own, mean, "workers", seed=3, step=number, every=3)
+        return optimizer.update(mean, state, squares=squares)
+
+    step = jax.jit(along_workers(of_worker))
+    for number in range(4):
+        updates, state = step(gradients, state, jnp.full(WORKERS, number))
+        for leaf in jax.tree.leaves((updates, state)):
+            assert jnp.isfinite(leaf).all() and (leaf == leaf[:1]).all()
+    np.testing.assert_allclose(state.squares["matrix"].weight, 1 - 0.999**6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("size", [1e-15, 1e-17])
+def test_tiny_gradients_have_units_and_moments(size):
+    """Their squares are near the least that f32 has."""
+    square, weight = jnp.float32(size) ** 2, jnp.float32(1e-3)
+    means = jnp.full(8, square) * weight
+    of = atomo.optax.LeafSquares(means, means, 64 * square * weight, 64 * square * weight, weight, jnp.float32(1))
+    np.testing.assert_allclose(jnp.outer(*atomo.optax._factors(of)), np.full((8, 8), size), rtol=0.2)
 
 
 def test_what_is_not_finite_is_left_out():

@@ -68,6 +68,8 @@ def test_what_does_not_fit_is_named():
         atomo.apply_patch(patch, before, out={**before, "0.bias": before["0.bias"].float()})
     with pytest.raises(atomo.Error, match="checksum"):
         atomo.apply_patch(patch[:-1] + bytes([patch[-1] ^ 1]), before)
+    with pytest.raises(TypeError, match="before: names are expected to be strings, found 1"):
+        atomo.make_patch({1: before["0.bias"]}, before)
     with pytest.raises(atomo.Error, match="complex64; accepted are"):
         atomo.make_patch({"c": numpy.zeros(3, "complex64")}, {})
     with pytest.raises(TypeError, match="a mapping of names"):

@@ -238,6 +238,12 @@ def test_differences_add_up_to_pseudo_gradients(world):
     assert sum(kept[-10:]) < 0.95 * sum(lost[-10:]), (kept, lost)
 
 
+def test_a_momentum_of_later_goes_on_from_a_checkpoint(world):
+    """Of two fragments one has had a step with it."""
+    whole, resumed = (world(2).run(outer_runs.momentum_of_later, resume)[0] for resume in (False, True))
+    assert same(whole, resumed)
+
+
 @pytest.mark.parametrize("what, says", [
     ("policy", "other policy: 'atomo:bits=1', and this one 'qsgd:bits=4'"), ("layers", "other layers: ['0.weight', [24, 12]"),
     ("fragments", "other layers:"), ("momentum", "has an outer momentum, this one has none")])
@@ -255,7 +261,7 @@ def test_a_state_of_another_run_is_refused(world, what, says):
 def test_a_round_that_is_not_finite_is_skipped_and_nothing_is_lost(world, options):
     results = world(2).run(outer_runs.nonfinite, 4, True, **options)
     for result in results:
-        assert any(re.search("round \\d+ was skipped: the pseudo-gradient of rank 1 is not finite", s) for s in result["seen"])
+        assert any(re.search("round \\d+ was skipped: the pseudo-gradient of rank 1, or what it decodes to, is not finite", s) for s in result["seen"])
         assert result["kept"] and any(result["applied"][8:])
         assert all(np.isfinite(p).all() for p in result["parameters"].values())
     assert same(results[0]["outer"], results[1]["outer"])
@@ -266,7 +272,19 @@ def test_while_a_rank_is_not_finite_no_round_counts(world):
         assert result["applied"] == [False, False, True] + 9 * [False] and len(result["seen"]) == 3
 
 
-@pytest.mark.parametrize("how, says", [("frozen", "'0.weight' was float32 [24, 12] on cpu"),
+@pytest.mark.parametrize("memory", [None, "ef", "ef21"])
+@pytest.mark.parametrize("clip", [None, "median"])
+def test_a_change_that_its_codec_cannot_hold_is_skipped(world, clip, memory):
+    """A rank is far away: its change is finite, and its halves are not."""
+    if clip and memory == "ef21":
+        return
+    for result in world(3).run(outer_runs.far_away, policy="identity:dtype=f16", clip=clip, memory=memory):
+        assert result["applied"] == [True, False, True] and result["nonfinite"] == (0,)
+        assert all(np.isfinite(p).all() for of in result["outer"] for p in of.values())
+        assert same(result["outer"][0], result["outer"][1]) and not same(result["outer"][1], result["outer"][2])
+
+
+@pytest.mark.parametrize("how, says", [("frozen", "'0.weight' was float32 [24, 12] on cpu, and is not trained now"),
                                        ("added", "'5.weight' was not among them"),
                                        ("shape", "'4.weight' was float32 [4, 24]"), ("type", "'4.weight' was float32 [4, 24]")])
 def test_parameters_that_changed_are_an_error_everywhere(world, how, says):
@@ -287,6 +305,7 @@ def test_parameters_that_changed_are_an_error_everywhere(world, how, says):
     ("broadcast", "broadcast is False on rank 0, True on rank 1"),
     ("names", "layers is ['0.weight', [24, 12], 'float32', 0] on rank 0, ['net.0.weight', [24, 12], 'float32', 0] on rank 1"),
     ("layers", "layers is ['4.weight', [4, 24], 'float32', 0] on rank 0, ['4.weight', [5, 24], 'float32', 0] on rank 1"),
+    ("an older checkpoint", "round is 2 on rank 0, 1 on rank 1"),
     ("a rate of later", "outer_lr is 0.7 on rank 0, 0.1 on rank 1"), ("a step of later", "step is 0 on rank 0, 1 on rank 1")])
 def test_ranks_that_disagree_say_in_what(world, what, says):
     with pytest.raises(RankFailed) as failed:
@@ -361,6 +380,13 @@ def test_shards_draw_by_themselves(world):
     check_replicas(results)
     seeds = [result["seed"] for result in results]
     assert seeds[0] == seeds[2] != seeds[1] == seeds[3]
+
+
+def test_a_worker_is_skipped_with_all_its_shards(world):
+    results = world(4).run(outer_runs.sharded_and_not_finite)
+    assert [result["nonfinite"] for result in results] == [(1,)] * 4
+    assert all("the pseudo-gradient of rank 2, or" in result["seen"][0] for result in results[::2])
+    assert all("the pseudo-gradient of rank 3, or" in result["seen"][0] for result in results[1::2])
 
 
 def test_shards_that_are_not_replicas_are_refused(world):

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """atomo.torch.Squares and AdamW: what ranks tell of their squares, and what an optimiser makes of it."""
 
+import copy
+import pickle
+
 import atomo
 import atomo.torch
 import numpy as np
@@ -29,6 +32,26 @@ def test_without_a_codecs_noise_the_sums_are_those_of_the_gradients(world, state
             for part in ("rows", "columns"):  # each mean is a power of two on each rank, above or below what it stands for
                 assert (of[part] >= 0.4999 * truth[name][part]).all() and (of[part] <= 2.0001 * truth[name][part]).all()
     assert all(same(results[0]["seen"][-1][name], other["seen"][-1][name]) for other in results for name in other["names"])
+
+
+@pytest.mark.parametrize("state", ["Watched", "OnStandIn"])
+def test_a_step_that_ends_by_all_reduce_tells(world, state):
+    """Sparse gradients come last, and are none of those."""
+    for result in world(2).run(squares_runs.told, EXACT, state=state, net="sparse first", steps=2):
+        assert sorted(result["names"]) == ["hidden.weight", "last.weight"]
+        for name in result["names"]:
+            truth = result["truth"][-1][name]
+            np.testing.assert_allclose(result["seen"][-1][name]["sums"], [truth["one"], truth["average"], 1], rtol=2e-4)
+
+
+@pytest.mark.parametrize("state", ["Watched", "OnStandIn"])
+def test_first_squares_that_are_not_finite_are_told_again(world, state):
+    """In the next step, and then at the period."""
+    weights = [[of["sums"][WEIGHT] for of in seen.values()] for seen in
+               world(2).run(squares_runs.told, "qsgd:bits=4", steps=5, every=4, beta2=0.9, bad_step=0, state=state)[0]["seen"]]
+    once = 1 - 0.9**4
+    for found, expected in zip(weights, [0, once, once, once, 1 - 0.9**8]):
+        np.testing.assert_allclose(found, [expected] * 3, rtol=1e-6)
 
 
 @pytest.mark.parametrize("state", ["Watched", "OnStandIn"])
@@ -104,7 +127,82 @@ def test_the_second_moment_is_the_product_of_means():
     torch.testing.assert_close(of.second_moment(), expected * 2)
 
 
+@pytest.mark.parametrize("size", [1e-15, 1e-17, 1e-19, 1e-21])
+def test_tiny_gradients_have_units_and_moments(size):
+    """Their squares are near the least that f32 has."""
+    square = torch.tensor(size) ** 2
+    weight = torch.tensor(1e-3)
+    of = atomo.torch.LayerSquares(torch.Size([8, 8]), square.repeat(8) * weight, square.repeat(8) * weight,
+                                  torch.stack([64 * square, 64 * square, torch.tensor(1.0)]) * weight, 1)
+    row, column = of.factors()
+    torch.testing.assert_close(torch.outer(row, column), torch.full((8, 8), size), rtol=0.2, atol=0)
+    torch.testing.assert_close(of.units(), torch.full((8, 8), size**0.5), rtol=0.2, atol=0)
+
+
+def test_a_state_is_a_copy():
+    """It may be kept beside a run that goes on, and be loaded twice."""
+    squares = atomo.torch.Squares(beta2=0.9)
+    squares.load_state_dict({**squares.state_dict(), "averages": {"b": torch.ones(2)}, "layers": {"a": {
+        "shape": [4, 4], "rows": torch.ones(4), "columns": torch.ones(4), "sums": torch.ones(3), "ranks": 2}}})
+    kept, other = squares.state_dict(), atomo.torch.Squares()
+    other.load_state_dict(kept)
+    for of in (squares["a"], other["a"]):
+        of.rows.fill_(7)
+    squares._averages["b"].fill_(7)
+    assert (kept["layers"]["a"]["rows"] == 1).all() and (kept["averages"]["b"] == 1).all()
+
+
 # AdamW
+
+
+@pytest.mark.parametrize("saved_by, dtype", [
+    *((atomo.torch.AdamW, dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64)),
+    (torch.optim.AdamW, torch.float32), (torch.optim.AdamW, torch.bfloat16)])
+def test_an_optimiser_goes_on(saved_by, dtype):
+    """With moments of f32 whatever parameters are; from torch's own, whose moments have the parameters' type."""
+    def made(of):
+        net = squares_runs.make_net("small").to(dtype)
+        return net, of(net.parameters(), lr=0.01)
+
+    def steps(net, optimizer, numbers):
+        for step in numbers:
+            x, y = (part.to(dtype) for part in squares_runs.batch_of(step, 0, 24))
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(net(x), y).backward()
+            optimizer.step()
+
+    whole, other = made(saved_by), made(atomo.torch.AdamW)
+    steps(*whole, range(3))
+    other[0].load_state_dict(whole[0].state_dict())
+    other[1].load_state_dict(whole[1].state_dict())
+    before = [{name: part.clone() for name, part in of.items() if torch.is_tensor(part) and part.ndim} for of in other[1].state.values()]
+    steps(*whole, range(3, 6))
+    assert all(part.dtype == torch.float32 for of in before for part in of.values())
+    steps(*other, range(3, 6))
+    for mine, theirs in zip(other[0].parameters(), whole[0].parameters()):
+        if saved_by is atomo.torch.AdamW:
+            assert torch.equal(mine, theirs)
+        else:
+            torch.testing.assert_close(mine, theirs, **({} if dtype == torch.float32 else {"rtol": 0.05, "atol": 0.01}))
+
+
+def test_an_optimiser_is_copied():
+    net = squares_runs.make_net("small")
+    optimizer = atomo.torch.AdamW(net.parameters(), squares=atomo.torch.Squares(every=5))
+    for again in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+        assert again.squares.every == 5 and again.squares is not optimizer.squares
+        for group in again.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = torch.ones_like(parameter)
+        again.step()
+
+
+def test_what_was_not_finite_moves_nothing():
+    untold = atomo.torch.LayerSquares(torch.Size([4, 4]), torch.zeros(4), torch.zeros(4), torch.zeros(3), 2)
+    parameter = torch.nn.Parameter(torch.ones(4, 4))
+    parameter.grad = torch.ones(4, 4)
+    atomo.torch.AdamW([parameter], lr=1.0, weight_decay=0.0, squares=Told({parameter: untold})).step()
+    assert (parameter == 1).all()
 
 
 @pytest.mark.parametrize("options", [{}, {"lr": 0.1, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.2}])

@@ -75,6 +75,14 @@ class Delta(ToolTest):
         one = self.succeed("delta", "old.safetensors", "new.safetensors", "-o", "-", "--threads", 1)
         self.assertEqual(one, self.succeed("delta", "old.safetensors", "new.safetensors", "-o", "-", "--threads", 3))
 
+    def test_a_patch_takes_no_inputs_place(self):
+        self.states()
+        before = {name: self.read(name) for name in ("old.safetensors", "new.safetensors")}
+        for output in ("old.safetensors", "./new.safetensors"):
+            self.refuse(2, [f"{output}: the patch would take the place of a file that it is made from"], "delta", "old.safetensors",
+                        "new.safetensors", "-o", output)
+        self.assertEqual({name: self.read(name) for name in before}, before)
+
     def test_an_independent_reader_makes_the_same_tensors(self):
         for share in (0.01, 0.5):
             self.states(share)

@@ -75,6 +75,8 @@ def _rows(state: Mapping[str, Any], what: str) -> list[tuple]:
         raise TypeError(f"{what}: a mapping of names to arrays is expected, found {type(state).__name__}")
     rows = []
     for name, x in state.items():
+        if not isinstance(name, str):
+            raise TypeError(f"{what}: names are expected to be strings, found {name!r}")
         if not hasattr(x, "dtype") or _type_name(x) not in _TYPES:
             raise Error(f"{what}: '{name}' has elements of {getattr(x, 'dtype', type(x).__name__)}; accepted are "
                         f"{', '.join(_TYPES)}")

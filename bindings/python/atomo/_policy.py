@@ -50,7 +50,7 @@ def matches(pattern: str, name: str) -> bool:
     return re.fullmatch(form, name, re.DOTALL) is not None
 
 
-def warm_up(policy: str, epoch: int) -> str:
+def warm_up(policy: object, epoch: int) -> str:
     """The policy with each share `keep=` raised to at least 0.25^(epoch + 1): the warm-up of Deep Gradient Compression.
 
     Lin et al. (arXiv 1712.01887, section 3.3) leave out 75, 93.75, 98.4375, 99.6 and 99.9 % of the entries in the first
@@ -64,10 +64,15 @@ def warm_up(policy: str, epoch: int) -> str:
     """
     if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
         raise Error(f"epoch is {epoch!r}: a whole number from 0 on is expected")
+    policy = re.sub(r"#.*", "", str(policy))  # a comment is no rule
     shares = _KEEP.findall(policy)
     if not shares:
         raise Error(f"the policy '{policy}' has no keep=: a codec that keeps a share is expected, such as dgc+topk:keep=0.01")
     for share in shares:
         if "." not in share and "e" not in share:
             raise Error(f"keep={share} is a count: a share is expected, such as keep=0.01")
+        try:
+            float(share)
+        except ValueError:
+            raise Error(f"keep={share} is no number: a share is expected, such as keep=0.01") from None
     return _KEEP.sub(lambda found: f"keep={max(float(found[1]), 0.25 ** (epoch + 1))!r}", policy)

@@ -76,8 +76,15 @@ def tell_squares(gradients: Any, own: Any, mean: Any, axis: str, *, seed: Any, s
     _check_every(every)
     if every == 1:
         return _tell(gradients, own, mean, axis, seed, step, channel)
-    return jax.lax.cond(step % every == 0, lambda: _tell(gradients, own, mean, axis, seed, step, channel),
-                        lambda: untold_squares(gradients))
+    told = [leaf for leaf in jax.tree.leaves((gradients, own, mean)) if _is_told(leaf.shape)]
+
+    def as_told(squares: Any) -> Any:
+        """Inside `shard_map` both branches vary over the axes over which the message does: by a zero from what it is made of."""
+        zero = sum((jnp.where(False, leaf.ravel()[0], 0).astype(jnp.float32) for leaf in told), jnp.float32(0) * jax.lax.axis_index(axis))
+        return jax.tree.map(lambda part: part + zero, squares)
+
+    return jax.lax.cond(step % every == 0, lambda: as_told(_tell(gradients, own, mean, axis, seed, step, channel)),
+                        lambda: as_told(untold_squares(gradients)))
 
 
 def _check_every(every: Any) -> None:
@@ -240,5 +247,6 @@ def _factors(of: LeafSquares) -> tuple[jax.Array, jax.Array]:
     """f32[rows] and f32[columns], whose outer product is that root."""
     ratio = jnp.where(of.one > 0, jnp.clip(of.average / of.one, 0.5 / jnp.maximum(of.workers, 1), 1.0), 1.0)
     mean = of.rows.mean()
-    common = jnp.where(mean > 0, ratio / (mean * of.weight), 0.0)
-    return jnp.sqrt(of.rows), jnp.sqrt(common * of.columns)
+    # Quotients one by one: squares of gradients of 1e-17 are near the least that f32 has.
+    columns = jnp.sqrt(of.columns / mean) * jnp.sqrt(ratio / of.weight)
+    return jnp.sqrt(of.rows), jnp.where(mean > 0, columns, 0.0)

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -184,9 +185,22 @@ std::vector<Bytes> rooms_of(StateFile& state, const PatchInfo& info) {
   return rooms;
 }
 
+/// A patch is of no use without the file that it was made from, and would be all that is left of
+/// the other. \throws InputError
+void refuse_to_replace(const std::string& input, const std::string& output) {
+  std::error_code none;
+  if (std::filesystem::is_regular_file(output, none) &&
+      std::filesystem::equivalent(input, output, none))
+    throw InputError(fmt::format("{}: the patch would take the place of a file that it is made from: "
+                                 "give -o another name",
+                                 printable(output)));
+}
+
 }  // namespace
 
 void run_delta(const DeltaOptions& options) {
+  refuse_to_replace(options.before, options.output);
+  refuse_to_replace(options.after, options.output);
   OutputFile out(options.output);
   std::vector<std::byte> patch;
   {

@@ -21,7 +21,8 @@ class AdamW(torch.optim.Optimizer):
     parameters that `squares` knows, s^ is `squares[parameter].second_moment()`, in whose decay `squares.beta2` is; of all
     others it is AdamW's own, the running mean of g^2. An entry whose gradient was 0 whenever squares were told would move
     without bound, so a told entry of m^ / sqrt(s^) is kept within what Adam's own moments allow,
-    (1 - b1) / sqrt(1 - b2) (arXiv 1412.6980, section 2.1).
+    (1 - b1) / sqrt(1 - b2) (arXiv 1412.6980, section 2.1). While all that was told of a parameter was not finite it stays, its decay
+    apart.
 
     Args:
         params: as those of any torch optimiser takes. Dense, of a floating-point type; moments are f32.
@@ -49,6 +50,27 @@ class AdamW(torch.optim.Optimizer):
         self.squares = squares
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
                                   "max_update": max_update})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "squares": self.squares}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            group.setdefault("max_update", None)  # of torch.optim.AdamW's there is none
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on where `state_dict()` was taken, that of a torch.optim.AdamW too. Copies what it takes; `squares` have a checkpoint
+        of their own, that of the DDPState."""
+        super().load_state_dict(state_dict)
+        saved = [number for group in state_dict["param_groups"] for number in group["params"]]
+        for number, parameter in zip(saved, (p for group in self.param_groups for p in group["params"])):
+            if "step" in self.state[parameter]:
+                self.state[parameter]["step"] = int(self.state[parameter]["step"])
+            for name in ("exp_avg", "exp_avg_sq"):  # which torch gives the parameter's type
+                if name in state_dict["state"].get(number, ()):
+                    moment = state_dict["state"][number][name]
+                    self.state[parameter][name] = moment.to(parameter.device, torch.float32, copy=True)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -85,6 +107,7 @@ class AdamW(torch.optim.Optimizer):
         if told is not None:
             largest = (1 - beta1) / math.sqrt(1 - beta2)
             update.clamp_(-largest, largest)
+            update = torch.where(told.sums[2] > 0, update, torch.zeros_like(update))  # its first squares were not finite
         if group["max_update"] is not None:
             rms = update.square().mean().sqrt_()
             update.mul_((group["max_update"] / rms).clamp_(max=1.0))

@@ -171,7 +171,7 @@ class DeviceBucket:
             if taking_back is not None:
                 taking_back.see(buffer)
             if tells and last:
-                self.sent += squares.exchange(self._tell_squares, key)
+                self.sent += squares.exchange(self.tell_squares, key)
             if last and taking_back is not None:
                 taking_back.end(sums)
             done.set_result(buffer)
@@ -186,8 +186,8 @@ class DeviceBucket:
             squares.from_units(name, decoded)
             squares.see_decoded(name, decoded)
 
-    def _tell_squares(self, arrays: Mapping[str, torch.Tensor],
-                      key: Mapping[str, int]) -> tuple[dict[str, torch.Tensor], int]:
+    def tell_squares(self, arrays: Mapping[str, torch.Tensor],
+                     key: Mapping[str, int]) -> tuple[dict[str, torch.Tensor], int]:
         """The mean over the ranks, and the bytes of a message."""
         layers, wire = layers_of(arrays), self._place.wire
         if self._squares is None or self._squares[0] != layers:
@@ -233,11 +233,16 @@ class DeviceBuckets:
         if self.taking_back is not None:
             self.taking_back.begin()
 
-    def end_plain(self, sums: Sums) -> None:
-        """Of a step whose last bucket went by all-reduce."""
-        if self.taking_back is not None:
+    def end_plain(self, sums: Sums, squares: Squares | None, key: Mapping[str, int]) -> int:
+        """Of a step whose last bucket went by all-reduce. Returns the bytes that told of squares."""
+        sent, bucket = 0, next(iter(self._of.values()), None)
+        if self.taking_back is not None or squares is not None and squares.tells:
             with self._place.on(self._place.wire):
-                self.taking_back.end(sums)
+                if bucket is not None and squares is not None and squares.tells:
+                    sent = squares.exchange(bucket.tell_squares, key)
+                if self.taking_back is not None:
+                    self.taking_back.end(sums)
+        return sent
 
     def drop_step(self, sums: Sums) -> None:
         """Forgets a step that was begun and did not come to its end."""

@@ -176,7 +176,8 @@ class Steps:
                 done = all_reduce_later(buffer, group)
                 self._count(buffer.nbytes if layers else sparse_bytes(buffer), dist.get_world_size(group))
                 if bucket.is_last():
-                    self._on_gpu.end_plain(self._coder.sums)
+                    key = {**self._key, "seed": seed_of_bucket(self.seed, bucket.index())}
+                    self._count(self._on_gpu.end_plain(self._coder.sums, self.squares, key), dist.get_world_size(group))
             else:
                 coded = self._on_gpu.bucket(bucket.index(), dict(layers), self.policy, self._agree, self._memories)
                 key = {**self._key, "seed": seed_of_bucket(self.seed, bucket.index())}
@@ -249,6 +250,8 @@ class Steps:
             self._restore(layers)
             if self._coder.has_memory:
                 self._finite = self._finite and all(bool(gradient.isfinite().all()) for _, gradient in layers)
+        elif last:
+            self._count(HostTelling(self.squares, []).exchange(group, self._key), len(table))
         if last and not self._finite:
             self._coder.take_memories_back()
         self.last.buckets += 1

@@ -34,7 +34,7 @@ from .._layers import counted
 from .._policy import idle_rules
 from .groups import group_like, raise_difference
 from .layers import Parameters, device_of
-from .outer_options import check_options, group_of, locals_of, preset, split, with_memory
+from .outer_options import check_options, group_of, locals_of, preset, shard_groups, split, with_memory
 from .outer_round import Fragment, Lane, OuterLog, Ready, checksum_of, compare_checksums, exchange
 from .step import check_integers, digest_of, told_by_all
 
@@ -90,7 +90,8 @@ class OuterSync:
 
     A round in which a rank's pseudo-gradient is not finite is skipped on all ranks, with a warning and in `last.nonfinite`:
     parameters, momentum and memories stay, and the next round sends what this one would have sent. A rank whose parameters
-    are not finite calls `restore()`, and clears its optimiser.
+    are not finite calls `restore()`, and clears its optimiser; so do those that hold the other shards of that worker. Where a message
+    decodes to what is not finite, as halves of large changes do, the round is skipped too, and memories begin anew on all ranks.
 
     On a GPU an exchange waits for the stream; with a delay it works on a stream and a thread of its own. It ran on an
     H200 with one rank over NCCL, without a delay (tests/gpu/python).
@@ -130,7 +131,7 @@ class OuterSync:
                               "of contributions: leave clip= out")
         for rule in idle_rules(self.policy, list(parameters)):
             warnings.warn(f"the rule '{rule}' of the policy matches no layer", stacklevel=2)
-        self._group = group_like(group_of(process_group))
+        self._group, self._shard_groups = group_like(group_of(process_group)), shard_groups(self._model)
         self._rank = dist.get_rank(self._group)
         self._lane = Lane(self._device) if delay else None
         self._begin_together(parameters, broadcast)
@@ -231,11 +232,14 @@ class OuterSync:
             nonfinite = part.subtract(self._current(part))
         except Exception as mine:
             error = mine
-        verify = self.verify_every > 0 and self.round % self.verify_every == 0
+        nonfinite, error = self._with_other_shards(nonfinite, error)
+        checksum = None  # as wide a table on all ranks, whatever round they are in
+        if self.verify_every > 0:
+            checksum = self.checksum() if self.round % self.verify_every == 0 else 0
         facts = {**self._facts(), "fragment": part.number}
         key = {"seed": self._seed(), "step": self.round & 0xFFFFFFFF, "worker": self._rank, "channel": self.channel}
         ready = Ready(key, digest_of([self._table_digest, *(facts[name] for name in _CHANGING)]), lambda: facts,
-                      nonfinite, error, self.checksum() if verify else None, self.clip)
+                      nonfinite, error, checksum, self.clip)
         log = OuterLog(self.round, self.steps, part.number)
         self.round += 1
         if delay and self._lane is not None:
@@ -244,6 +248,17 @@ class OuterSync:
             return
         exchange(part, ready, self._group, log)
         self._pending.append(_Pending(part, self.steps, log, lambda: None))
+
+    def _with_other_shards(self, nonfinite: int, error: Exception | None) -> tuple[int, Exception | None]:
+        """A round is skipped, or fails, for all shards of this worker or for none. Collective where there are shards."""
+        if not self._shard_groups:
+            return nonfinite, error
+        worst = torch.tensor(2 if error else int(nonfinite > 0), device=self._from)
+        for group in self._shard_groups:
+            dist.all_reduce(worst, dist.ReduceOp.MAX, group)
+        if int(worst) == 2 and error is None:
+            error = atomo.Error("a rank that has another shard of this worker failed; the error raised there says why")
+        return nonfinite or int(worst), error
 
     def _current(self, part: Fragment) -> dict[str, torch.Tensor]:
         """The parameters of now.
@@ -256,7 +271,8 @@ class OuterSync:
         for name, shape, dtype, _, *shard in self._table():
             if known.pop(name, None) != shape or self._types[name] != str(found[name].dtype).removeprefix("torch.") or \
                     shard != shards.get(name, []) or found[name].device != self._from:
-                raise atomo.Error(f"the parameters have changed: '{name}' was {dtype} {shape} on {self._from}")
+                raise atomo.Error(f"the parameters have changed: '{name}' was {dtype} {shape} on {self._from}"
+                                  f"{'' if name in found else ', and is not trained now'}")
         if known:
             raise atomo.Error(f"the parameters have changed: '{next(iter(known))}' was not among them")
         return {name: found[name] for name in part.names}
@@ -287,8 +303,9 @@ class OuterSync:
         return any(applied) if keep is None else all(applied)
 
     def _tell_skipped(self) -> None:
-        ranks = ", ".join(map(str, self.last.nonfinite))
-        warnings.warn(f"round {self.last.round} was skipped: the pseudo-gradient of rank {ranks} is not finite",
+        of_all = dist.get_process_group_ranks(self._group)
+        ranks = ", ".join(str(of_all[rank]) for rank in self.last.nonfinite)
+        warnings.warn(f"round {self.last.round} was skipped: the pseudo-gradient of rank {ranks}, or what it decodes to, is not finite",
                       stacklevel=4)
 
     @torch.no_grad()
@@ -332,9 +349,9 @@ class OuterSync:
         for what, mine in (("policy", self.policy), ("layers", self._table())):
             if state[what] != mine:
                 raise atomo.Error(f"the saved state has other {what}: {_first_difference(state[what], mine)}")
-        if bool(state["momentum"]) != bool(self._fragments[0].momentum):
-            raise atomo.Error(f"the saved state has {'an' if state['momentum'] else 'no'} outer momentum, this one "
-                              f"{'has none' if state['momentum'] else 'has one'}")
+        if bool(state["outer_momentum"]) != bool(self.outer_momentum):
+            raise atomo.Error(f"the saved state has {'an' if state['outer_momentum'] else 'no'} outer momentum, this one "
+                              f"{'has none' if state['outer_momentum'] else 'has one'}")
         whose, mine = (state["rank"], state["ranks"]), (self._rank, dist.get_world_size(self._group))
         if state["sums"] and whose != mine:
             raise atomo.Error(f"the saved state is of rank {whose[0]} of {whose[1]}, this is rank {mine[0]} of {mine[1]}: what a rank "
@@ -342,12 +359,13 @@ class OuterSync:
         self.drain()
         for part, learnt in zip(self._fragments, state["compressors"]):
             part.forget()
+            part.momentum = {}  # a fragment that has had no step since there was one has none
             if state["rank"] == self._rank:
                 part.compressor.load_state(learnt.cpu().numpy().tobytes())
             for name in part.names:
                 part.outer[name].copy_(state["outer"][name])
-                if part.momentum:
-                    part.momentum[name].copy_(state["momentum"][name])
+                if name in state["momentum"]:
+                    part.momentum[name] = part.outer[name].clone().copy_(state["momentum"][name])
                 if name in part.sums:
                     part.sums[name].copy_(state["sums"][name])
         for what in ("seed", "channel", "steps", "round", "bytes_sent", "outer_lr", "outer_momentum"):

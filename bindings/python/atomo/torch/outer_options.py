@@ -154,6 +154,13 @@ def _shard(name: str, parameter: Any) -> list[list[int]]:
     return [[mesh.size(i), place[i]] for i, placement in enumerate(parameter.placements) if not placement.is_replicate()]
 
 
+def shard_groups(model: Parameters) -> list[dist.ProcessGroup]:
+    """Those in which the shards of this worker's parameters are: one for each mesh dimension that cuts some."""
+    groups = [parameter.device_mesh.get_group(i) for parameter in trained(model).values()
+              for i, placement in enumerate(getattr(parameter, "placements", ())) if not placement.is_replicate()]
+    return list({group.group_name: group for group in groups}.values())
+
+
 def group_of(where: Any) -> Any:
     """A process group, or that of a mesh of one dimension; the default group for None.
 

@@ -44,7 +44,7 @@ class OuterLog:
     wire_seconds: float = 0.0  #: waiting for slower ranks included
     decode_seconds: float = 0.0
     norms: tuple[float, ...] = ()  #: of each rank's decoded contribution, where `clip` asks for them
-    nonfinite: tuple[int, ...] = ()  #: ranks whose pseudo-gradient was not finite: the round was skipped
+    nonfinite: tuple[int, ...] = ()  #: ranks of the group whose pseudo-gradient, or what it decodes to, was not finite: the round was skipped
 
 
 class Fragment:
@@ -95,6 +95,12 @@ class Fragment:
         finite = torch.stack([change.isfinite().all() for change in self.change.values()]).tolist()
         return 0 if all(finite) else 1 + finite.index(False)
 
+    def forget_memory(self) -> None:
+        """What a memory holds, and the sums of differences, as they were at the beginning: zeros."""
+        self.compressor.reset_memory()
+        for total in self.sums.values():
+            total.zero_()
+
     def take_step(self, lr: float, momentum: float, nesterov: bool) -> None:
         """Moves the outer parameters along the mean, as torch.optim.SGD does: v = m v + d;  w = w - lr v, or, as Nesterov
         has it, w - lr (d + m v)."""
@@ -123,7 +129,7 @@ class Ready:
     facts: Callable[[], Mapping[str, Any]]  # the same in words, for an error
     nonfinite: int  # what `Fragment.subtract` returned
     error: Exception | None = None  # what went wrong before
-    checksum: int | None = None  # of the outer parameters, where it is to be compared
+    checksum: int | None = None  # of the outer parameters; 0 in rounds that do not compare it, None where no round does
     clip: str | None = None  # "median"
 
 
@@ -131,14 +137,14 @@ class Ready:
 def exchange(fragment: Fragment, ready: Ready, group: dist.ProcessGroup, log: OuterLog) -> None:
     """Replaces `fragment.change` by the mean of the ranks' contributions and fills the log. Called by all ranks.
 
-    Where a rank's change is not finite nobody encodes: `log.nonfinite` names the ranks, and memories stay as they were.
+    Where a rank's change is not finite nobody encodes: `log.nonfinite` names the ranks, and memories stay as they were. Where what a
+    finite one decodes to is not, all ranks see it: it names them too, and memories begin anew.
 
     Raises:
         atomo.Error: on every rank, when ranks differ or one could not encode; torch's own for ranks that are gone.
     """
     began, device = time.perf_counter(), next(iter(fragment.change.values())).device
-    words = [ready.digest, FAILED if ready.error else ready.nonfinite]
-    words += [] if ready.checksum is None else [ready.checksum]
+    words = [ready.digest, FAILED if ready.error else ready.nonfinite, *([] if ready.checksum is None else [ready.checksum])]
     table = told_by_all(words, group, device)
     check_lengths([row[1:2] for row in table], ready.error)
     if len({row[0] for row in table}) > 1:
@@ -161,6 +167,11 @@ def exchange(fragment: Fragment, ready: Ready, group: dist.ProcessGroup, log: Ou
     arrived = time.perf_counter()
     log.norms = tuple(_number(row[1]) for row in table) if ready.clip else ()
     _add(fragment, messages, log.norms)
+    if not _is_finite(fragment.change):
+        log.nonfinite = _overflowed(fragment, messages)
+        fragment.forget_memory()
+    for name, total in fragment.sums.items() if not log.nonfinite else ():
+        total.copy_(fragment.change[name])
     _count(log, 8 * len(words), 8 * len(words) * (len(table) - 1))
     log.bytes_sent += len(message)
     log.bytes_received += sum(lengths) - len(message)
@@ -194,11 +205,26 @@ def _add(fragment: Fragment, messages: Sequence[torch.Tensor], norms: Sequence[f
     add = fragment.compressor.decode_add_all
     if not norms:
         add(list(messages), out=fragment.change, alpha=1 / len(messages))
-        for name, total in fragment.sums.items():
-            total.copy_(fragment.change[name])
         return
     for message, scale in zip(messages, clip_factors(norms)):
         add([message], out=fragment.change, alpha=scale / len(messages))
+
+
+def _is_finite(arrays: Mapping[str, torch.Tensor]) -> bool:
+    """Waits for the device once."""
+    return bool(torch.stack([array.isfinite().all() for array in arrays.values()]).all())
+
+
+def _overflowed(fragment: Fragment, messages: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """The ranks whose message decodes to what is not finite; all where none does, and their sum is not. Loses the change."""
+    found = []
+    for rank, message in enumerate(messages):
+        for part in fragment.change.values():
+            part.zero_()
+        fragment.compressor.decode_add_all([message], out=fragment.change, alpha=1.0)
+        if not _is_finite(fragment.change):
+            found.append(rank)
+    return tuple(found or range(len(messages)))
 
 
 def clip_factors(norms: Sequence[float]) -> list[float]:

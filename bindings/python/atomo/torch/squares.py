@@ -45,7 +45,7 @@ class LayerSquares:
 
         Entry (i, j) is rows[i] * columns[j] / mean(rows) (Adafactor, arXiv 1804.04235, section 3) times the ratio of the
         average's sum of squares to one rank's. The ratio is kept between half of 1 / ranks, which independent gradients
-        would have, and 1. NaN before anything was told.
+        would have, and 1. 0 before anything was told.
         """
         row, column = self.factors()
         return (row[:, None] * column).square().view(self.shape)
@@ -55,8 +55,9 @@ class LayerSquares:
         one, average, weight = self.sums.unbind()
         ratio = torch.where(one > 0, (average / one).clamp(0.5 / self.ranks, 1.0), torch.ones_like(one))
         mean = self.rows.mean()
-        common = torch.where(mean > 0, ratio / (mean * weight), torch.zeros_like(mean))
-        return self.rows.sqrt(), (common * self.columns).sqrt()
+        # Quotients one by one: squares of gradients of 1e-17 are near the least that f32 has.
+        columns = (self.columns / mean).sqrt() * (ratio / weight).sqrt()
+        return self.rows.sqrt(), torch.where(mean > 0, columns, torch.zeros_like(columns))
 
     def units(self) -> torch.Tensor:
         """The fourth root of `second_moment()`, whose root is at least 1/1024 of its own root mean square; 1 before anything
@@ -87,7 +88,8 @@ class Squares:
     biased codec (`traits.unbiased` is False) the cross products are those of what was sent. Vectors, and matrices with a
     side below 4, are not told of: an optimiser keeps moments of its own for them.
 
-    A step in which a rank's squares are not finite leaves the means as they were. Under a GradScaler
+    A step in which a rank's squares are not finite leaves the means as they were; where they were the first of a layer, the next
+    step tells again, for which that step waits for a GPU. Under a GradScaler
     `DDPState(scale=scaler.get_scale)` makes them those of gradients without its scale.
 
     Any optimiser may read `squares[parameter].second_moment()`. All ranks hold the same numbers, to the bit.
@@ -121,6 +123,7 @@ class Squares:
         self._names: dict[int, str] = {}  # by the parameter's identity
         self._scale = 1.0  # of the gradients of the step under way
         self._step: _Step | None = None
+        self._unsure = False  # whether all layers have been told of
 
     def __getitem__(self, parameter: torch.Tensor) -> LayerSquares:
         """Of a parameter, or of its name.
@@ -144,16 +147,17 @@ class Squares:
         return len(self._layers)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything a run needs to go on: tensors and plain values."""
+        """Everything a run needs to go on: copies of tensors, and plain values."""
         return {"every": self.every, "beta2": self.beta2, "precondition": self.precondition,
-                "layers": {name: {**vars(of), "shape": list(of.shape)} for name, of in self._layers.items()},
-                "averages": dict(self._averages)}
+                "layers": {name: {**vars(_copied(of)), "shape": list(of.shape)} for name, of in self._layers.items()},
+                "averages": {name: means.clone() for name, means in self._averages.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was taken."""
         self.every, self.beta2, self.precondition = state["every"], state["beta2"], state["precondition"]
-        self._averages = dict(state["averages"])
-        self._layers = {name: LayerSquares(**{**of, "shape": torch.Size(of["shape"])}) for name, of in state["layers"].items()}
+        self._averages = {name: means.clone() for name, means in state["averages"].items()}
+        self._layers = {name: _copied(LayerSquares(**{**of, "shape": torch.Size(of["shape"])})) for name, of in state["layers"].items()}
+        self._unsure = bool(self._layers)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.state_dict()
@@ -172,7 +176,13 @@ class Squares:
         """A step of gradients, the first one 0, a negative one without messages, all of them multiplied by `scale`. `tells`
         says whether squares are told."""
         self._scale = scale
-        self._step = _Step(ranks) if self.every and step >= 0 and step % self.every == 0 else None
+        self._step = _Step(ranks) if self.every and step >= 0 and (step % self.every == 0 or self._untold()) else None
+
+    def _untold(self) -> bool:
+        """Whether the first squares of a layer were not finite. Waits for a GPU in a step behind a layer's first telling."""
+        if self._unsure:
+            self._unsure = not all(float(of.sums[2]) > 0 for of in self._layers.values())
+        return self._unsure
 
     @property
     def tells(self) -> bool:
@@ -267,7 +277,7 @@ class Squares:
         """Into the running means, unless they are not finite."""
         layer = self._layers.get(name)
         if layer is None:
-            layer = LayerSquares(shape, torch.zeros_like(rows), torch.zeros_like(columns), rows.new_zeros(3), ranks)
+            layer, self._unsure = LayerSquares(shape, torch.zeros_like(rows), torch.zeros_like(columns), rows.new_zeros(3), ranks), True
         elif layer.rows.device != rows.device:
             layer = LayerSquares(shape, layer.rows.to(rows.device), layer.columns.to(rows.device), layer.sums.to(rows.device), ranks)
         self._layers[name], layer.ranks = layer, ranks
@@ -280,6 +290,10 @@ class Squares:
     def __repr__(self) -> str:
         return (f"atomo.torch.Squares(every={self.every}, beta2={self.beta2}, precondition={self.precondition}, "
                 f"{counted(len(self._layers.keys() | self._averages.keys()))})")
+
+
+def _copied(of: LayerSquares) -> LayerSquares:
+    return LayerSquares(of.shape, of.rows.clone(), of.columns.clone(), of.sums.clone(), of.ranks)
 
 
 @dataclasses.dataclass
