@@ -131,7 +131,7 @@ def test_a_warm_up_raises_shares():
     rules = "*.bias = identity; conv*=dgc:momentum=0.5+topk:keep=0.5\n*=dgc-threshold:keep=0.01,form=unbiased # all"
     assert atomo.warm_up(rules, 0).split() == rules.replace("0.01", "0.25").replace("# all", "").split()
     assert atomo.warm_up("*=topk:keep=0.1  # not keep=7", 3) == "*=topk:keep=0.1  "
-    assert atomo.warm_up(atomo.Codec("ef+topk:keep=0.01"), 0) == atomo.warm_up("ef:decay=1,scale=none+topk:keep=0.01", 0)
+    assert atomo.warm_up(atomo.Codec("ef+topk:keep=0.01"), 0) == str(atomo.Codec("ef+topk:keep=0.25"))
     assert str(atomo.Codec(atomo.warm_up("topk:keep=1.0", 3))) == "topk:keep=1.0"
     for policy, epoch, said in (("topk:keep=5", 0, "keep=5 is a count: a share"), ("topk:keep=1.0.1", 0, "keep=1.0.1 is no number"), ("ef+sign", 0, "'ef\\+sign' has no keep="),
                                 ("topk:keep=0.1", -1, "epoch is -1"), ("topk:keep=0.1", 1.0, "epoch is 1.0")):

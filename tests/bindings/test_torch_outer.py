@@ -11,6 +11,7 @@ from pathlib import Path
 import atomo
 import atomo.torch
 import numpy as np
+import outer_faults
 import outer_runs
 import pytest
 import torch
@@ -259,7 +260,7 @@ def test_a_state_of_another_run_is_refused(world, what, says):
 @pytest.mark.parametrize("options", [{}, {"fragments": 2}, {"delay": 1, "alpha": 0.5}, {"memory": "ef:decay=0.95"},
                                      {"memory": "ef21"}], ids=str)
 def test_a_round_that_is_not_finite_is_skipped_and_nothing_is_lost(world, options):
-    results = world(2).run(outer_runs.nonfinite, 4, True, **options)
+    results = world(2).run(outer_faults.nonfinite, 4, True, **options)
     for result in results:
         assert any(re.search("round \\d+ was skipped: the pseudo-gradient of rank 1, or what it decodes to, is not finite", s) for s in result["seen"])
         assert result["kept"] and any(result["applied"][8:])
@@ -268,7 +269,7 @@ def test_a_round_that_is_not_finite_is_skipped_and_nothing_is_lost(world, option
 
 
 def test_while_a_rank_is_not_finite_no_round_counts(world):
-    for result in world(2).run(outer_runs.nonfinite, 4, False):
+    for result in world(2).run(outer_faults.nonfinite, 4, False):
         assert result["applied"] == [False, False, True] + 9 * [False] and len(result["seen"]) == 3
 
 
@@ -278,7 +279,7 @@ def test_a_change_that_its_codec_cannot_hold_is_skipped(world, clip, memory):
     """A rank is far away: its change is finite, and its halves are not."""
     if clip and memory == "ef21":
         return
-    for result in world(3).run(outer_runs.far_away, policy="identity:dtype=f16", clip=clip, memory=memory):
+    for result in world(3).run(outer_faults.far_away, policy="identity:dtype=f16", clip=clip, memory=memory):
         assert result["applied"] == [True, False, True] and result["nonfinite"] == (0,)
         assert all(np.isfinite(p).all() for of in result["outer"] for p in of.values())
         assert same(result["outer"][0], result["outer"][1]) and not same(result["outer"][1], result["outer"][2])
@@ -289,7 +290,7 @@ def test_a_change_that_its_codec_cannot_hold_is_skipped(world, clip, memory):
                                        ("shape", "'4.weight' was float32 [4, 24]"), ("type", "'4.weight' was float32 [4, 24]")])
 def test_parameters_that_changed_are_an_error_everywhere(world, how, says):
     with pytest.raises(RankFailed) as failed:
-        world(2).run(outer_runs.changed, how)
+        world(2).run(outer_faults.changed, how)
     first, second = failed.value.errors
     assert first == "Error: rank 1 could not encode its gradients; the error raised there says why"
     assert second.startswith(f"Error: the parameters have changed: {says}")
@@ -309,20 +310,20 @@ def test_parameters_that_changed_are_an_error_everywhere(world, how, says):
     ("a rate of later", "outer_lr is 0.7 on rank 0, 0.1 on rank 1"), ("a step of later", "step is 0 on rank 0, 1 on rank 1")])
 def test_ranks_that_disagree_say_in_what(world, what, says):
     with pytest.raises(RankFailed) as failed:
-        world(2).run(outer_runs.disagree, what)
+        world(2).run(outer_faults.disagree, what)
     assert all(error.startswith("Error: the ranks' states differ") and says in error for error in failed.value.errors)
 
 
 def test_ranks_begin_with_the_same_parameters(world):
     with pytest.raises(RankFailed) as failed:
-        world(2).run(outer_runs.disagree, "start")
+        world(2).run(outer_faults.disagree, "start")
     assert failed.value.errors == ["Error: the replicas differ: the outer parameters of rank 1 are not those of rank 0: begin "
                                    "with the same parameters on all ranks, or give broadcast=True"] * 2
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_first_ranks_parameters_are_broadcast(world, dtype):
-    for result in world(2).run(outer_runs.broadcast, dtype):
+    for result in world(2).run(outer_faults.broadcast, dtype):
         assert same(result["parameters"], result["first"]) and same(result["outer"], result["first"])
 
 
@@ -330,12 +331,12 @@ def test_the_first_ranks_parameters_are_broadcast(world, dtype):
                                          ([0], "of rank 0 are not those of rank 1 and 1 more")])
 def test_a_replica_that_differs_is_named(world, which, says):
     with pytest.raises(RankFailed) as failed:
-        world(3).run(outer_runs.diverged, 2, which)
+        world(3).run(outer_faults.diverged, 2, which)
     assert failed.value.errors == [f"Error: the replicas differ: the outer parameters {says}"] * 3
 
 
 def test_replicas_are_not_compared_unless_asked(world):
-    world(3).run(outer_runs.diverged, 0, [2])
+    world(3).run(outer_faults.diverged, 0, [2])
 
 
 def test_a_checksum_is_of_every_bit_and_place():
@@ -354,7 +355,7 @@ def test_a_killed_rank_is_an_error_and_no_hang(delay, tmp_path):
     own, answer = World(2), tmp_path / "said"
     try:
         with pytest.raises((EOFError, TimeoutError)):
-            own.run(outer_runs.gone, 20, delay, str(answer))
+            own.run(outer_faults.gone, 20, delay, str(answer))
         for process in own.processes:
             process.join(30)
     finally:
