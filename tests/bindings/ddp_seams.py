@@ -268,6 +268,30 @@ def lightning_with_differences(rank, ranks):
     atomo.torch.LightningCallback("ef21+topk:keep=0.05").on_train_start(trainer, wrapped.module)
 
 
+def raises_once(rank, ranks):
+    """The share of the budget is no number once, on rank 1. What is said in four steps."""
+    run = Run("atomo:bits=1", net=make_net("small"))
+    run.state.budget_share = lambda step: 1 / (step - 1) if rank == 1 else 1.0
+    said = []
+    for number in range(4):
+        try:
+            run.steps(rank, [number])
+            said.append("")
+        except Exception as error:
+            said.append(f"{type(error).__name__}: {error}")
+    return said
+
+
+def replicas_of_shards(rank, ranks, codec):
+    """What comes of one gradient in two pairs of ranks, each a sharded model."""
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    comm = atomo.torch.FSDPReduceScatter(codec, seed=1)
+    gradient = torch.randn(2 * 4096, generator=torch.Generator().manual_seed(0)).bfloat16()
+    out = gradient.new_empty(4096)
+    comm(out, gradient, pairs[rank // 2], dist.ReduceOp.AVG)
+    return out.float().numpy()
+
+
 def of_two_models(rank, ranks):
     """Which one a state without a model belongs to is not known."""
     state = atomo.torch.DDPState(policy="sign")

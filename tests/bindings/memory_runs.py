@@ -3,6 +3,7 @@
 
 import contextlib
 import pickle
+import time
 
 import atomo.torch
 import ddp_runs
@@ -90,6 +91,64 @@ def of_rank_0(rank, ranks, policy, way):
     model, wrapped, state = hooked(policy, 1.0, way)
     state.load_state_dict(saved[0])
     return said_in_steps(model, wrapped, rank, 2)
+
+
+class Raises(torch.autograd.Function):
+    """A program's own error in a backward pass."""
+
+    @staticmethod
+    def forward(context, x, raises):
+        context.raises = raises
+        return x.clone()
+
+    @staticmethod
+    def backward(context, slope):
+        if context.raises:
+            raise ValueError("a program's own")
+        return slope, None
+
+
+class Interrupted(nn.Module):
+    """Two layers, and what may raise in between on the way back, when the bucket of the second is on its way."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.second, self.raises = nn.Linear(24, 48), nn.Linear(48, 10), False
+
+    def forward(self, x):
+        return self.second(Raises.apply(self.first(x), self.raises))
+
+
+def own_error(rank, ranks, policy, then):
+    """A backward pass that a program's own error ends, on a rank that is ahead of the other. What both come to behind that."""
+    model = Interrupted()
+    state = atomo.torch.DDPState(model, policy)
+
+    def wrap():
+        wrapped = DistributedDataParallel(model, bucket_cap_mb=0.001)
+        wrapped.register_comm_hook(state, atomo.torch.ddp_hook)
+        return wrapped
+
+    wrapped = wrap()
+    for number in range(3):
+        step_of(model, wrapped, rank, number)
+    before = state.state_dict()["sums"]
+    model.raises = True
+    if rank == 1:
+        time.sleep(0.5)
+    try:
+        step_of(model, wrapped, rank, 3)
+    except ValueError:
+        if then == "a checkpoint":
+            before = (before, state.state_dict()["sums"])
+    model.raises = False
+    state.bind(model)
+    wrapped = wrap()
+    after = state.state_dict()["sums"]
+    step_of(model, wrapped, rank, 4)
+    whole = before if isinstance(before, tuple) else (before, after)
+    return {"stay": all(torch.equal(whole[0][name], whole[1][name]) for name in whole[0]), "gradients": gradients_of(model)}
 
 
 def said_in_steps(model, wrapped, rank, steps):

@@ -145,9 +145,47 @@ def scaled_steps(number, ranks, **options):
     return {"memories": memories, "scales": scales, "finite": all(np.isfinite(v).all() for v in parameters_of(model).values())}
 
 
-def disagree(rank, ranks):
+def disagree(rank, ranks, what="rank", state="PowerSGDState", **options):
+    """Rank 1 is told otherwise, or fails."""
     model = make_net("small")
     wrapped = DistributedDataParallel(model)
-    wrapped.register_comm_hook(atomo.torch.PowerSGDState(model, rank=2 + rank), atomo.torch.ddp_hook)
+    other = {"rank": {"rank": 3}, "start_step": {"start_step": 5}, "scale": {"scale": lambda: 1 / 0}}
+    hook_state = CLASSES[state](model, **{"rank": 2, **options, **(other[what] if rank == 1 else {})})
+    wrapped.register_comm_hook(hook_state, atomo.torch.ddp_hook)
     x, y = batch_of(0, rank, 24)
     nn.functional.mse_loss(wrapped(x), y).backward()
+
+
+def of_rank_0(rank, ranks, way):
+    """What rank 0 has left, what arrives of gradients of zero behind its checkpoint, and what is left then."""
+    shapes = {"a": (24, 16)}
+    model = Matrices(shapes)
+    wrapped = DistributedDataParallel(model)
+    hook_state = CLASSES[way](model, rank=1, min_ratio=1.0)
+    wrapped.register_comm_hook(hook_state, atomo.torch.ddp_hook)
+    wrapped(gradients_of(rank, shapes)).backward()
+    saved = [hook_state.state_dict()]
+    dist.broadcast_object_list(saved, 0)
+    hook_state.load_state_dict(saved[0])
+    left = hook_state._memory["of.a"].clone()
+    model.zero_grad()
+    wrapped({"a": torch.zeros(24, 16)}).backward()
+    return {"left": left.numpy(), "arrived": model.of["a"].grad.numpy(), "kept": hook_state._memory["of.a"].numpy()}
+
+
+def sparse_infinity(rank, ranks, way):
+    """Whether a memory stays in a step in which a sparse gradient of one rank's alone is not finite."""
+    model = make_net("sparse first")
+    wrapped = DistributedDataParallel(model)
+    hook_state = CLASSES[way](model, rank=2, min_ratio=1.0)
+    wrapped.register_comm_hook(hook_state, atomo.torch.ddp_hook)
+    kept = []
+    for step in range(2):
+        model.zero_grad()
+        x, y = batch_of(step, rank, 24)
+        loss = nn.functional.mse_loss(wrapped(x), y)
+        if step == 1 and rank == 0:
+            loss = loss + float("inf") * model.embedding(torch.tensor([0])).sum()
+        loss.backward()
+        kept.append({name: of.numpy().copy() for name, of in hook_state._memory.items()})
+    return kept

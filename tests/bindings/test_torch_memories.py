@@ -253,6 +253,13 @@ def test_a_step_that_an_error_cuts_short_leaves_memories_and_sums(world, memory,
             check_sums(result["gradients"], [of_rank["memories"] for of_rank in results])
 
 
+@pytest.mark.parametrize("then", ["a checkpoint", "another model"])
+def test_a_programs_own_error_leaves_the_sums(world, then):
+    """Though messages of a slower rank come behind it."""
+    first, second = world(2).run(memory_runs.own_error, "ef21+topk:keep=0.1", then)
+    assert first["stay"] and second["stay"] and same(first["gradients"], second["gradients"])
+
+
 class Rules:
     """What a rank's messages must have said of a layer, by the formulas of docs/memories.md."""
 

@@ -169,10 +169,39 @@ def test_a_checkpoint_goes_on_to_the_bit(world, way, options):
         assert was["bytes_sent"] == now["bytes_sent"]
 
 
-def test_ranks_that_disagree_are_told(world):
+@pytest.mark.parametrize("state", ["PowerSGDState", "OnStandIn"])
+@pytest.mark.parametrize("residual", [None, "qsgd:bits=2"])
+@pytest.mark.parametrize("what, says", [("rank", ["rank is 2 on rank 0, 3 on rank 1"] * 2),
+                                        ("start_step", ["start_step is 0 on rank 0, 5 on rank 1"] * 2),
+                                        ("scale", ["rank 1 could not encode its gradients", "division by zero"])])
+def test_ranks_that_disagree_are_told(world, what, says, residual, state):
+    """In a warm-up too, and of an error of one rank."""
     with pytest.raises(RankFailed) as failed:
-        world(2).run(powersgd_runs.disagree)
-    assert all("rank is 2 on rank 0, 3 on rank 1" in error for error in failed.value.errors)
+        world(2).run(powersgd_runs.disagree, what, state, residual=residual)
+    assert all(said in error for said, error in zip(says, failed.value.errors)), failed.value.errors
+
+
+@pytest.mark.parametrize("state", ["PowerSGDState", "OnStandIn"])
+def test_another_ranks_memory_is_not_taken(world, state):
+    first, second = world(2).run(powersgd_runs.of_rank_0, state)
+    assert np.abs(first["left"]).max() > 0 and (first["left"] == second["left"]).all()
+    np.testing.assert_allclose(first["arrived"] + (first["kept"] + second["kept"]) / 2, first["left"] / 2, atol=1e-4)
+
+
+@pytest.mark.parametrize("state", ["PowerSGDState", "OnStandIn"])
+def test_a_sparse_gradient_that_is_not_finite_keeps_the_memory(world, state):
+    for first, bad in world(2).run(powersgd_runs.sparse_infinity, state):
+        assert same(first, bad) and all(of.any() for of in first.values())
+
+
+def test_what_a_state_without_messages_cannot_do():
+    layers = {"m": torch.nn.Parameter(torch.zeros(64, 64))}
+    state = atomo.torch.PowerSGDState(layers)
+    with pytest.raises(atomo.Error, match="set_policy\\('sign'\\): this state sends no messages"):
+        state.set_policy("sign")
+    with pytest.raises(atomo.Error, match="is that of a DDPState"):
+        state.load_state_dict(atomo.torch.DDPState(layers, "identity").state_dict())
+    atomo.torch.PowerSGDState(layers, residual="qsgd:bits=2").set_policy("qsgd:bits=4")
 
 
 @pytest.mark.parametrize("options, says", [({"rank": 0}, "rank=0"), ({"min_ratio": 0}, "min_ratio=0"),

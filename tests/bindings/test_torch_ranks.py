@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """DDPState between ranks: groups and their time limits, ranks that disagree, one rank's checkpoint on all of them."""
 
+import pickle
 import re
 
 import atomo
@@ -55,6 +56,28 @@ def test_a_state_outlives_its_process_group(world, given, tmp_path):
     check_replicas(anew)
     whole = world(2).run(ddp_seams.trained, "atomo:bits=1", steps=6)
     assert same(anew[0]["parameters"], whole[0]["parameters"])
+
+
+def test_replicas_of_a_sharded_model_draw_by_themselves(world):
+    of = world(4).run(ddp_seams.replicas_of_shards, "qsgd:bits=2")
+    assert all((of[a] != of[b]).mean() > 0.1 for a, b in ((0, 2), (1, 3)))
+
+
+def test_an_error_of_one_step_is_of_that_step(world):
+    first, second = world(2).run(ddp_seams.raises_once)
+    assert [bool(said) for said in first] == [bool(said) for said in second] == [True, True, False, False], (first, second)
+    assert "division by zero" in second[1] and "rank 1 could not encode" in first[1]
+
+
+def test_a_function_that_says_the_scale_is_not_pickled():
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    layers = {"a": torch.nn.Parameter(torch.zeros(50))}
+    state = pickle.loads(pickle.dumps(atomo.torch.DDPState(layers, "sign", scale=scaler.get_scale)))
+    with pytest.raises(atomo.Error, match="no pickle holds: set state.scale"):
+        state._scale_now()
+    state.scale = scaler.get_scale
+    assert state._scale_now() == 8.0
+    assert pickle.loads(pickle.dumps(atomo.torch.DDPState(layers, "sign", scale=4.0))).scale == 4.0
 
 
 # Agreement

@@ -27,7 +27,7 @@ except ImportError as error:
 
 import train_runs
 
-from atomo.train import _job, _model
+from atomo.train import _job, _launch, _model
 
 HERE = Path(__file__).parent
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
@@ -316,6 +316,75 @@ def test_states_that_no_checkpoint_holds_are_refused():
     with pytest.raises(atomo.Error, match="Adafactor keeps"):
         _model.Steps(torch.optim.Adafactor, None, [(3, 4)])
     assert _model.Steps(torch.optim.RMSprop, None, [(3, 4), (4,)]).moments == 1
+
+    class Adapts(torch.optim.SGD):
+        """Numbers of its own in a group, as optimisers have them that find their rate."""
+
+        def step(self):
+            super().step()
+            self.param_groups[0]["found"] = self.param_groups[0].get("found", 1) * 2
+
+    class Counts(torch.optim.SGD):
+        def step(self):
+            super().step()
+            for parameter in self.param_groups[0]["params"]:
+                self.state[parameter]["seen"] = 1
+
+    with pytest.raises(atomo.Error, match="a step of Adapts changes 'found' of its groups"):
+        _model.Steps(Adapts, None, [(3, 4)])
+    with pytest.raises(atomo.Error, match="Counts keeps 'seen', 1, for a layer"):
+        _model.Steps(Counts, None, [(3, 4)])
+
+
+def steps_of(make, stop=None):
+    """Weights after six steps; at `stop` a new optimiser goes on from weights and moments."""
+    steps, weights = _model.Steps(make, None, [(3,)]), numpy.ones(3, numpy.float32)
+    moments = [numpy.zeros(3, numpy.float32) for _ in range(steps.moments)]
+    for number in range(6):
+        if number == stop:
+            steps = _model.Steps(make, None, [(3,)])
+        steps.step(weights, numpy.full(3, 0.1 * (number + 1), numpy.float32), moments, 1.0, number)
+    return weights
+
+
+@pytest.mark.parametrize("kind, options", [("SGD", {"momentum": 0.9, "dampening": 0.9}), ("SGD", {"momentum": 0.9, "nesterov": True}), ("SGD", {}),
+                                           ("AdamW", {}), ("Adam", {"amsgrad": True}), ("RAdam", {}), ("Adagrad", {}), ("Rprop", {}),
+                                           ("RMSprop", {"centered": True, "momentum": 0.9})])
+def test_steps_are_torchs_and_go_on(kind, options):
+    def make(parameters):
+        return getattr(torch.optim, kind)(parameters, lr=0.1, **options)
+
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimiser = make([parameter])
+    for number in range(6):
+        parameter.grad = torch.full((3,), 0.1 * (number + 1))
+        optimiser.step()
+    whole = steps_of(make)
+    numpy.testing.assert_allclose(whole, parameter.detach().numpy(), rtol=1e-6)
+    numpy.testing.assert_array_equal(steps_of(make, 3), whole)
+
+
+def test_counts_of_batches_are_buffers():
+    """Without a momentum batch normalisation averages over all batches so far."""
+    model = _model.Model(lambda: torch.nn.BatchNorm1d(3, momentum=None), Pairs(), Pairs(), loss=lambda outputs, targets: outputs.sum(),
+                         collate=None, optimiser=None, schedule=None, split="iid", seed=1)
+    network = model.network(1)
+    assert network.buffers().size == 7
+    network.set_buffers(numpy.arange(7, dtype=numpy.float32))
+    assert network.buffers().tolist() == list(range(7))
+
+
+def test_output_that_nobody_takes_stops_no_run():
+    class Gone:
+        def write(self, text):
+            raise BrokenPipeError(32, "Broken pipe")
+
+    source, kept = os.pipe(), []
+    os.write(source[1], b"one")
+    os.close(source[1])
+    with os.fdopen(source[0], "rb", buffering=0) as file:
+        _launch._copy(file, Gone(), kept)
+    assert kept == ["one"]
 
 
 @pytest.mark.parametrize("options, words", [

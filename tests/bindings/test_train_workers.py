@@ -152,6 +152,26 @@ def test_a_job_whose_connection_broke_is_collected(worker, mpirun, tmp_path, cap
         collect(worker, name, tmp_path / "out")
 
 
+def test_a_job_has_one_worker(worker, mpirun, tmp_path, capsys):
+    """Its files cannot be put in their place: the job is where it is, and no other worker is asked."""
+    mpirun.goes_on.set()
+    (tmp_path / "out/log.jsonl").mkdir(parents=True)
+    with standing(tmp_path / "others", Mpirun()) as other:
+        with pytest.raises(atomo.train.Failed, match="Is a directory.*; job .* goes on at") as failed:
+            _workers.submit(b"a job", 3, [], tmp_path / "out", [worker.address, other.address], SECRET)
+        assert jobs(other) == [] and [job["job"] for job in jobs(worker)] == [failed.value.job]
+
+
+def test_a_job_whose_launcher_raises_has_failed(tmp_path, capsys):
+    def raises(*arguments):
+        raise ValueError("embedded null byte")
+
+    with standing(tmp_path / "jobs", raises) as worker:
+        with pytest.raises(atomo.train.Failed, match="embedded null byte"):
+            submit(worker, tmp_path / "out")
+        assert [job["state"] for job in jobs(worker)] == ["failed"]
+
+
 def test_a_job_that_nobody_waits_for(worker, mpirun, tmp_path, capsys):
     name = _workers.submit(b"a job", 3, [], tmp_path, [worker.address], SECRET, wait=False)
     # It runs, and nobody is told what it prints.

@@ -66,7 +66,7 @@ class DDPState(Steps):
             layer is most of the model most of the work is one thread's. The bytes do not depend on them.
         start_step: steps before this one send gradients as they are, by all-reduce (PowerSGD's `start_powerSGD_iter`).
         scale: what gradients are multiplied by, or a function that says it now: `scaler.get_scale` of a GradScaler. Memories
-            and squares are of gradients divided by it.
+            and squares are of gradients divided by it. A function is not pickled: `state.scale` is to be set again behind that.
         budget_share: what a step has of the budgets (`bits=`) of its codecs; or a number for each step, such as
             `atomo.budget_shares(rates)`, of which steps behind the end have the last; or a function of a step's number.
         clip_norm: bound on the norm of this rank's gradient, divided by `scale`, which is scaled down to it before anything else
@@ -79,7 +79,8 @@ class DDPState(Steps):
         atomo.Error: for a policy, a parameter, a key or a group that cannot work.
 
     A gradient that is not finite makes its layer NaN on all ranks, for that step alone, so a GradScaler skips the step
-    everywhere; memories are then as they were before it. Sparse gradients, which have no codec, travel by all-reduce. A
+    everywhere; memories are then as they were before it (on a GPU sparse gradients are not looked at for that). Sparse gradients,
+    which have no codec, travel by all-reduce. A
     message has a head of some 80 bytes: models of few parameters, or many tiny layers, take more than their budget, which is warned of.
 
     On a GPU each bucket is a model of its own: one encode, one all-gather, one decode of all ranks' messages, on streams
@@ -142,7 +143,7 @@ class DDPState(Steps):
         known = self._coder.layers
         frozen = {name: p for name, p in named(model).items() if name in known and name not in parameters}
         layers = joined(known, layers_of({**frozen, **parameters}), ("the state", "the model"))
-        self._drop_step()
+        self._settle()
         self._coder.take_memories(self._on_gpu.memories())
         device = device_of(parameters)
         if device.type == "cuda":
@@ -172,7 +173,7 @@ class DDPState(Steps):
         Raises:
             atomo.Error: for a policy that cannot work; the state is then as it was.
         """
-        self._drop_step()
+        self._settle()
         self._coder.take_memories(self._on_gpu.memories())
         self._coder.set_policy(str(policy), self._check_differences)
         self._on_gpu.forget()
@@ -218,7 +219,7 @@ class DDPState(Steps):
         each rank has to load its own, in as many ranks, because the sums of all messages are in it.
         """
         self._on_gpu.look()
-        self._drop_step()
+        self._settle()
         self._coder.take_memories(self._on_gpu.memories())
         return {"policy": self.policy, "layers": self._coder.table(), "seed": self.seed, "channel": self.channel,
                 "start_step": self.start_step, "step": self.step, "bytes_sent": list(self._sent),
@@ -233,7 +234,7 @@ class DDPState(Steps):
         Raises:
             atomo.Error: for another policy, other layers, or bytes that are no saved state.
         """
-        self._drop_step()
+        self._settle()
         self._coder.load(state["policy"], state["layers"], state["compressor"], state["memories"], state["sums"], state["sum_ranks"])
         self._on_gpu.forget()
         if self.squares is not None and state["squares"] is not None:
@@ -243,7 +244,8 @@ class DDPState(Steps):
         self.start_step = state["start_step"]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.state_dict(), "threads": self._coder.threads, "last": self.last, "scale": self.scale,
+        scale = None if callable(self.scale) else self.scale  # a copy of a GradScaler would be asked
+        return {**self.state_dict(), "threads": self._coder.threads, "last": self.last, "scale": scale,
                 "squares_object": self.squares, "budget_share": self.budget_share, "clip_norm": self.clip_norm}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

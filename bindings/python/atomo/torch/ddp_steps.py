@@ -32,7 +32,7 @@ class Steps:
     seed: int
     channel: int
     start_step: int
-    scale: float | Callable[[], float]
+    scale: float | Callable[[], float] | None
     clip_norm: float | None
     budget_share: float | Sequence[float] | Callable[[int], float]
     squares: Squares | None
@@ -210,9 +210,9 @@ class Steps:
     def _agree(self, group: dist.ProcessGroup, device: torch.device, mine: Exception | None = None) -> None:
         """Raises on all ranks when they are not in the same step of the same run, or `mine` is what went wrong on one. Waits."""
         table = told_by_all([self._digest, FAILED if mine else 0], group, device)
+        check_lengths([row[1:] for row in table], mine)
         if len({row[0] for row in table}) > 1:
             raise_difference(self._facts(), group, device)
-        check_lengths([row[1:] for row in table], mine)
 
     def _count(self, bytes_each: int, ranks: int) -> None:
         """What every rank sent to every other."""
@@ -235,6 +235,7 @@ class Steps:
         table = self._tell(lengths, mine, group, first, last)
         if plain:
             all_reduce(buffer, group)
+            self._finite = self._finite and (not self._coder.has_memory or is_finite(buffer))
             gathered = []
         else:
             gathered = swap([as_bytes(messages, _CPU)] * len(table), [sum(row) for row in table], group)
@@ -290,19 +291,26 @@ class Steps:
                                   facts_of(self.squares)])
         self._key = {"seed": self.seed, "step": self.step & 0xFFFFFFFF, "worker": rank, "channel": self.channel}
         self.last = StepLog(self.step)
+        self.step += 1  # on all ranks, whatever goes wrong on one
         self._coder.sums.begin_step(ranks)
-        self._coder.share, self._coder.next_share = self._share_of(self.step), self._share_of(self.step + 1)
+        self._coder.share, self._coder.next_share = self._share_of(self.last.step), self._share_of(self.step)
         self._scale, self._finite = self._scale_now(), True
         if self.squares is not None:
-            self.squares.begin(self.step - self.start_step, ranks, 1.0 if self._divides else self._scale)
-        self.step += 1
+            self.squares.begin(self.last.step - self.start_step, ranks, 1.0 if self._divides else self._scale)
 
     def _drop_step(self) -> None:
         """One that an error cut short: memories and sums become what they were before it."""
         self._coder.drop_step()
         self._on_gpu.drop_step(self._coder.sums)
 
+    def _settle(self) -> None:
+        """The same between steps, behind what the worker thread still has to do: it may wait for the messages of slower ranks."""
+        self._worker.submit(lambda: None).result()
+        self._drop_step()
+
     def _scale_now(self) -> float:
+        if self.scale is None:
+            raise atomo.Error("the scale of this state was a function, which no pickle holds: set state.scale, as to scaler.get_scale")
         return float(self.scale() if callable(self.scale) else self.scale)
 
     def _share_of(self, step: int) -> float:
@@ -342,10 +350,10 @@ class Steps:
         # first bucket.
         at_once = PRICE_WORDS if first else len(learnt)
         table = told_by_all(words + learnt[:at_once], group, _CPU)
-        if first and len({row[0] for row in table}) > 1:
-            raise_difference(self._facts(), group, _CPU)
         rows = [row[int(first):][:len(lengths)] for row in table]
         check_lengths(rows, mine)
+        if first and len({row[0] for row in table}) > 1:
+            raise_difference(self._facts(), group, _CPU)
         if learnt:
             rest = told_by_all(learnt[at_once:], group, _CPU) if learnt[at_once:] else [[]] * len(table)
             self._coder.settle_step([bytes_of(row[len(words):] + more) for row, more in zip(table, rest)])
@@ -375,6 +383,11 @@ class Steps:
             mean.finish(**{**self._key, "worker": ranks, "tensor": self._coder.numbers[name]})
 
         self._coder.each(write, [(*layer, of_ranks) for layer, of_ranks in zip(layers, zip(*messages))])
+
+
+def is_finite(buffer: torch.Tensor) -> bool:
+    """Of a sparse one, its values."""
+    return bool((buffer.coalesce().values() if buffer.is_sparse else buffer).isfinite().all())
 
 
 def scale_to_norm(buffers: Sequence[torch.Tensor], most: float) -> None:

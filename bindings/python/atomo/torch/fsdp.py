@@ -106,10 +106,11 @@ class FSDPReduceScatter:
             atomo.Error: for another operation than SUM and AVG, a type that has no codec, `async_op`, or on every
                 rank when one of them could not encode.
         """
-        ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+        ranks, everyone = dist.get_world_size(group), dist.get_world_size()
+        rank = dist.get_rank()  # of all: replicas of a sharded model, whose groups are others, draw by themselves
         alpha = _factor(op, ranks)
-        if async_op or input_tensor.dtype not in DTYPES or ranks > MAX_WORKERS:
-            raise atomo.Error(f"async_op={async_op}, {input_tensor.dtype}, {ranks} ranks: without async_op, float32, "
+        if async_op or input_tensor.dtype not in DTYPES or everyone > MAX_WORKERS:
+            raise atomo.Error(f"async_op={async_op}, {input_tensor.dtype}, {everyone} ranks: without async_op, float32, "
                               f"float16 or bfloat16 and up to {MAX_WORKERS} ranks are accepted")
         key = {"seed": self.seed, "step": self.calls & 0xFFFFFFFF}
         self.calls += 1
@@ -121,7 +122,7 @@ class FSDPReduceScatter:
         received = self._exchange(messages, mine, group, input_tensor.device)
         total = Accumulator(output_tensor)
         self.codec.decode_add_all(list(received), out=total.sum, alpha=alpha)
-        total.finish(**key, worker=ranks, tensor=0, channel=rank)
+        total.finish(**key, worker=everyone, tensor=0, channel=rank)
 
     def _place_of(self, tensor: torch.Tensor) -> Place | None:
         """The GPU that the gradients are on; None for the CPU."""

@@ -63,8 +63,9 @@ class PowerSGDState(DDPState):
     A zero matrix arrives as zeros. Directions that a matrix of low rank had no use for are drawn anew, so a later step
     finds what is there then. A gradient that is not finite makes its layer NaN on all ranks for that step, and leaves all
     memories and its Q as they were. A checkpoint (`state_dict`) without `residual=` holds this rank's memory: each rank saves and
-    loads its own. Sums are f32; what is left of a half is rounded to one. On a GPU nothing is waited for but what
-    `torch.linalg.qr` may; it ran on an H200 with one rank over NCCL, a step of ResNet-50 in docs/kernels.md.
+    loads its own, and another's begins at zero. Sums are f32; what is left of a half is rounded to one. On a GPU the host waits
+    once a step, for the ranks to agree, and where `torch.linalg.qr` does; it ran on an H200 with one rank over NCCL, a step of
+    ResNet-50 in docs/kernels.md.
     """
 
     def __init__(self, model: Parameters | None = None, rank: int = 4, *, residual: str | atomo.Codec | None = None,
@@ -77,6 +78,8 @@ class PowerSGDState(DDPState):
         self.keeps_memory = residual is None
         self._q: dict[str, torch.Tensor] = {}
         self._memory: dict[str, torch.Tensor] = {}
+        self._memory_of: int | None = None  # the rank whose it is; None before the first step
+        self._loaded = False  # it is a checkpoint's, and no step has asked whose
         self._products: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
         super().__init__(model, _UNUSED if residual is None else residual, process_group=process_group, seed=seed,
                          channel=channel, threads=threads, start_step=start_step, scale=scale, clip_norm=clip_norm)
@@ -84,7 +87,7 @@ class PowerSGDState(DDPState):
     def state_dict(self) -> dict[str, Any]:
         """As `DDPState.state_dict`, with Q and, without `residual=`, this rank's memory."""
         return {**super().state_dict(), "rank": self.rank, "min_ratio": self.min_ratio, "warm_start": self.warm_start,
-                "keeps_memory": self.keeps_memory, "q": dict(self._q), "memory": dict(self._memory)}
+                "keeps_memory": self.keeps_memory, "q": dict(self._q), "memory": dict(self._memory), "memory_of": self._memory_of}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was taken on this rank, to the bit.
@@ -94,15 +97,29 @@ class PowerSGDState(DDPState):
         """
         mine = {"rank": self.rank, "min_ratio": self.min_ratio, "keeps_memory": self.keeps_memory}
         for name, value in mine.items():
+            if name not in state:
+                raise atomo.Error("the saved state is that of a DDPState, not of a PowerSGDState")
             if state[name] != value:
                 raise atomo.Error(f"the saved state has {name}={state[name]}, this one {value}: make them the same")
         super().load_state_dict(state)
         self.warm_start = state["warm_start"]
         self._q, self._memory = dict(state["q"]), dict(state["memory"])
+        self._memory_of, self._loaded = state["memory_of"], True
+
+    def set_policy(self, policy: str | atomo.Codec) -> None:
+        """Another policy of what P Q^T leaves, as `DDPState.set_policy`.
+
+        Raises:
+            atomo.Error: without `residual=`, and as `DDPState.set_policy`.
+        """
+        if self.keeps_memory:
+            raise atomo.Error(f"set_policy('{policy}'): this state sends no messages; one with residual= does")
+        super().set_policy(policy)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.rank, self.min_ratio, self.keeps_memory = state["rank"], state["min_ratio"], state["keeps_memory"]
         self._q, self._memory, self._products = {}, {}, []
+        self._memory_of, self._loaded = None, False
         super().__setstate__(state)
 
     def reset_memory(self) -> None:
@@ -118,7 +135,10 @@ class PowerSGDState(DDPState):
     def _begin_step(self, rank: int, ranks: int) -> None:
         super()._begin_step(rank, ranks)
         self._digest = digest_of([self._digest, self.rank, self.min_ratio, self.keeps_memory, self.warm_start])
-        self._agreed, self._left, self._all_finite = False, {}, None
+        self._left, self._all_finite = {}, None
+        if self._loaded and self._memory_of != rank:
+            self._memory = {}
+        self._memory_of, self._loaded = rank, False
 
     def _facts(self) -> dict[str, Any]:
         return {**super()._facts(), "rank": self.rank, "min_ratio": self.min_ratio, "keeps_memory": self.keeps_memory,
@@ -128,10 +148,13 @@ class PowerSGDState(DDPState):
         """Before a bucket is encoded: the residuals stand in its gradients, the products in `_products`."""
         self._products = []
         super()._prepare(layers, group)
-        self._agree_once(layers, group)
         for of, p, q_own, q in self._rounds(layers, group, others=[]):
             of.gradient.sub_((p @ q_own.t()).view_as(of.gradient))
             self._products.append((of.gradient, p, q))
+            place = self._place_of(of.gradient)
+            if place is not None:  # `_restore` reads them on another stream than the one that they were made on
+                place.lend(p, place.wire)
+                place.lend(q, place.wire)
 
     def _restore(self, layers: list[tuple[str, torch.Tensor]]) -> None:
         """After its messages were decoded."""
@@ -140,6 +163,29 @@ class PowerSGDState(DDPState):
         self._products = []
         super()._restore(layers)
 
+    def _begin_together(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        """A step, once all ranks agree: all-reduces of other sizes would not come to an end. Waits."""
+        rank, mine = dist.get_rank(group), None
+        try:
+            self._begin_step(rank, dist.get_world_size(group))
+            self._coder.own_memories(rank)
+        except Exception as error:
+            mine = error
+        self._agree(group, device, mine)
+
+    def _begin_on(self, group: dist.ProcessGroup, device: torch.device, layers: list[tuple[str, torch.Tensor]]) -> None:
+        self._begin_together(group, device)
+        self._on_gpu.begin_step(self._coder.has_memory)
+
+    def _encode(self, layers: list[tuple[str, torch.Tensor]], group: dist.ProcessGroup, first: bool,
+                last: bool) -> tuple[list[bytes], Exception | None]:
+        if first:
+            try:
+                self._begin_together(group, torch.device("cpu"))
+            except Exception as error:
+                return [], error
+        return super()._encode(layers, group, False, last)
+
     def _reduce(self, buffer: torch.Tensor, layers: list[tuple[str, torch.Tensor]], group: dist.ProcessGroup,
                 first: bool, last: bool) -> None:
         if not self.keeps_memory:
@@ -147,7 +193,7 @@ class PowerSGDState(DDPState):
             return
         began = time.perf_counter()
         if first:
-            self._begin_step(dist.get_rank(group), dist.get_world_size(group))
+            self._begin_together(group, buffer.device)
         if self._error is None:
             self._exchange(buffer, layers, group)
             if last:
@@ -160,8 +206,9 @@ class PowerSGDState(DDPState):
         if self._plain(layers):
             all_reduce(buffer, group)
             self._count(buffer.nbytes if layers else sparse_bytes(buffer), dist.get_world_size(group))
+            if not layers:
+                self._look_at([buffer.coalesce().values()])
             return
-        self._agree_once(layers, group)
         for name, gradient in layers:
             if name in self._memory:
                 gradient.add_(self._memory[name].to(gradient.device) * self._scale)
@@ -171,7 +218,10 @@ class PowerSGDState(DDPState):
             sent = (p @ q.t()).view_as(of.gradient)
             self._left[of.name] = (of.gradient.float() - sent) / self._scale
             of.gradient.copy_(sent)
-        finite = [torch.isfinite(gradient).all() for _, gradient in layers]
+        self._look_at([gradient for _, gradient in layers])
+
+    def _look_at(self, gradients: Sequence[torch.Tensor]) -> None:
+        finite = [torch.isfinite(gradient).all() for gradient in gradients]
         self._all_finite = torch.stack(finite if self._all_finite is None else [*finite, self._all_finite]).all()
 
     def _keep(self) -> None:
@@ -180,12 +230,6 @@ class PowerSGDState(DDPState):
             was = self._memory.get(name, torch.zeros_like(left)).to(left)
             self._memory[name] = torch.where(self._all_finite, left, was)
         self._left = {}
-
-    def _agree_once(self, layers: list[tuple[str, torch.Tensor]], group: dist.ProcessGroup) -> None:
-        """In the first bucket of a step: an all-reduce of other sizes would not come to an end."""
-        if not self._agreed:
-            self._agree(group, layers[0][1].device)
-            self._agreed = True
 
     def _factored(self, layers: Sequence[tuple[str, torch.Tensor]]) -> list[_Factored]:
         """Those that get smaller."""

@@ -58,8 +58,8 @@ class Kept:
             with (self.folder / _PRINTED).open("ab", buffering=0) as file:
                 launch(["-m", "atomo.train", str(self.folder / JOB), f"--out={self.folder / RUN}"], processes, launcher,
                        _Stream(self, file, "stdout"), _Stream(self, file, "stderr"), self._began)
-        except (Failed, Error, OSError) as error:
-            failure = str(error)
+        except Exception as error:
+            failure = str(error) or type(error).__name__
         self.end("failed" if failure else "ended", failure)
 
     def end(self, state: str, failure: str) -> None:

@@ -27,13 +27,16 @@ _ENDS = (signal.SIGTERM, signal.SIGHUP)  # asks to end, beside Ctrl-C
 
 
 def _copy(source: IO[bytes], to: Any, kept: list[str]) -> None:
-    """As it comes, so that a line that is rewritten is seen."""
+    """As it comes, so that a line that is rewritten is seen. Goes on reading where it cannot be written: the processes would wait."""
     decode = codecs.getincrementaldecoder("utf-8")("replace")
     while piece := os.read(source.fileno(), 65536):
         text = decode.decode(piece)
         kept.append(text)
-        to.write(text)
-        to.flush()
+        try:
+            to.write(text)
+            to.flush()
+        except (OSError, ValueError):  # nobody reads it any more, or it has no such letters
+            continue
 
 
 @contextmanager

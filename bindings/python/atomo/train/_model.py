@@ -137,7 +137,8 @@ class Network:
             parameter.data = flat[at:at + parameter.numel()].view(parameter.shape)
             at += parameter.numel()
             parameter.register_hook(self._hook(layer))
-        self._buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
+        # And counts of batches, which f32 holds up to 2^24.
+        self._buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point() or buffer.dim() == 0]
         self._gradient: Callable[[int, np.ndarray], None] | None = None
         self._missing: set[int] = set()
 
@@ -224,6 +225,42 @@ class Network:
         return list(zip(targets.tolist(), predictions.tolist(), scores.tolist()))
 
 
+def _state_of(make: Callable[..., torch.optim.Optimizer], shapes: Sequence[tuple[int, ...]]) -> tuple[list[str], type | None]:
+    """The names of what an optimiser keeps of each layer, found by a step along nothing of another one, and the type of its count
+    of steps, None without one. Raises Error where it keeps what goes into no checkpoint."""
+    parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in shapes]
+    optimiser = make(parameters)
+    kind = type(optimiser).__name__
+    before = [_plain(group) for group in optimiser.param_groups]
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    optimiser.step()
+    for group, was in zip(optimiser.param_groups, before):
+        for name, value in _plain(group).items():
+            if name not in was or str(value) != str(was[name]):
+                raise Error(f"optimizer: a step of {kind} changes '{name}' of its groups; only states of a layer's shape go into "
+                            "checkpoints")
+    names, count = list[str](), None
+    for parameter in parameters:
+        for name, value in optimiser.state[parameter].items():
+            if name == "step":
+                count = type(value)
+            elif not isinstance(value, torch.Tensor):
+                if value is not None:
+                    raise Error(f"optimizer: {kind} keeps '{name}', {value!r}, for a layer; only states of a layer's shape go into "
+                                "checkpoints")
+            elif value.shape != parameter.shape:
+                raise Error(f"optimizer: {kind} keeps '{name}' of shape {tuple(value.shape)} for a layer of "
+                            f"{tuple(parameter.shape)}; only states of a layer's shape go into checkpoints")
+            elif name not in names:
+                names.append(name)
+    return sorted(names), count
+
+
+def _plain(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "params"}
+
+
 class Steps:
     """A torch optimiser over layers of these shapes, whose state of a layer's size the trainer keeps as moments."""
 
@@ -234,18 +271,7 @@ class Steps:
         self._rates = [group["lr"] for group in self._optimiser.param_groups]
         self._schedule = None if schedule is None else schedule(self._optimiser)
         self._done = 0
-        # A step along nothing makes the state that there is to keep.
-        for parameter in self._parameters:
-            parameter.grad = torch.zeros_like(parameter)
-        self._optimiser.step()
-        states = [self._optimiser.state[parameter] for parameter in self._parameters]
-        self._names = sorted(name for name, value in states[0].items() if name != "step" and isinstance(value, torch.Tensor))
-        for state, parameter in zip(states, self._parameters):
-            for name, value in state.items():
-                fits = name in self._names and value.shape == parameter.shape
-                if isinstance(value, torch.Tensor) and name != "step" and not fits:
-                    raise Error(f"optimizer: {type(self._optimiser).__name__} keeps '{name}' of shape {tuple(value.shape)} for "
-                                f"a layer of {tuple(parameter.shape)}; only states of a layer's shape go into checkpoints")
+        self._names, self._counts = _state_of(make, shapes)
         self.moments = len(self._names)
 
     def step(self, weights: np.ndarray, gradient: np.ndarray, moments: list[np.ndarray], factor: float, step: int) -> None:
@@ -259,11 +285,13 @@ class Steps:
         for parameter, place in zip(self._parameters, places):
             parameter.data = flat[place].view(parameter.shape)
             parameter.grad = slope[place].view(parameter.shape)
-            state = self._optimiser.state[parameter]
-            if "step" in state:
-                state["step"] = torch.tensor(float(step)) if isinstance(state["step"], torch.Tensor) else step
             if step > 0:
+                state = self._optimiser.state[parameter]
+                if self._counts is not None:
+                    state["step"] = torch.tensor(float(step)) if self._counts is torch.Tensor else step
                 for name, moment in zip(self._names, kept):
+                    if name not in state:  # of a run that goes on
+                        state[name] = torch.empty_like(parameter)
                     state[name].copy_(moment[place].view(parameter.shape))
         if self._schedule is None:
             for group, rate in zip(self._optimiser.param_groups, self._rates):

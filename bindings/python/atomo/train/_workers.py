@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from pathlib import Path
@@ -72,22 +72,27 @@ def submit(job: bytes, processes: int, launcher: Sequence[str], out: Path, hosts
     for address in hosts:
         try:
             connection = _meet(address, secret)
-            with closing(connection):
+        except (Error, OSError, EOFError) as error:
+            reasons.append(str(error))
+            continue
+        with closing(connection):
+            try:
                 _ask(address, connection, wants="run", processes=processes, launcher=list(launcher))
                 connection.send_bytes(job)
                 told = hear(connection)
-                print(f"{_name(address)} runs job {told['job']} in {told['folder']}", flush=True)
-                name = str(told["job"])
-                if not wait:
-                    say(connection, go=True, waits=False)
-                    _hear_of(address, connection, name)
-                    return name
-                with _asks_to_stop(connection):
-                    say(connection, go=True, waits=True)
+            except (Error, OSError, EOFError) as error:
+                reasons.append(str(error))
+                continue
+            # From here on this worker has the job: no other is asked.
+            print(f"{_name(address)} runs job {told['job']} in {told['folder']}", flush=True)
+            name = str(told["job"])
+            with _asks_to_stop(connection) if wait else nullcontext():
+                say(connection, go=True, waits=wait)
+                if wait:
                     _follow(address, connection, name, out)
-                    return name
-        except (Error, OSError, EOFError) as error:
-            reasons.append(str(error))
+                else:
+                    _hear_of(address, connection, name)
+            return name
     raise Error("workers: none takes the job: " + "; ".join(reasons))
 
 
@@ -180,6 +185,16 @@ def _asks_to_stop(connection: Connection) -> Iterator[None]:
 def _follow(address: tuple[str, int], connection: Connection, job: str, out: Path) -> None:
     """Until the job has ended. Its files are in `out` once all of them have come."""
     limit(connection, 0)
+    try:
+        told = _files_of(address, connection, job, out)
+    except OSError as error:
+        raise Failed(f"{error}; job {job} goes on at {_name(address)}, which gives its files to collect", job=job) from error
+    if told["end"]:
+        raise Failed(told["end"], job=job)
+
+
+def _files_of(address: tuple[str, int], connection: Connection, job: str, out: Path) -> dict[str, Any]:
+    """Prints what comes and fills `out`; the job's last word."""
     partial = out / f".{job}.part"
     partial.mkdir(parents=True, exist_ok=True)
     try:
@@ -194,8 +209,7 @@ def _follow(address: tuple[str, int], connection: Connection, job: str, out: Pat
             file.replace(out / file.name)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    if told["end"]:
-        raise Failed(told["end"], job=job)
+    return told
 
 
 def _hear_of(address: tuple[str, int], connection: Connection, job: str, raw: bool = False) -> Any:
