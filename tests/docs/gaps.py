@@ -22,20 +22,23 @@ OTHER_GAPS = {r"### With clipped gradients\n(.*?)^### ": "memories-300-steps-cli
               r"#### From half a bit to a sixteenth\n(.*?)^\*\*Gradients": "second-moment-bits.json"}
 SUMMARY = r"## Language models at a glance\n(.*?)^## "
 LOCAL_SECTION = r"### With local steps\n(.*?)^## "
-# Three tables of local steps: what they are of, rows and their arms. Those of BEST have the best rates.
+# Tables of local steps: what they are of, rows and their arms, and the inner optimiser. Those of BEST have the best rates.
 DILOCO = {"DiLoCo, uncompressed": "diloco"}
 LOCAL_TABLES = [
     ("outer-rates-simulated.json",
      DILOCO | {"plain average, uncompressed": "average", "plain average, `atomo:bits=0.148`": "atomo-average",
-               "SparseLoCo, `ef:decay=0.95+topk:chunk=4096,k=64,values=2`": "sparseloco"}),
+               "SparseLoCo, `ef:decay=0.95+topk:chunk=4096,k=64,values=2`": "sparseloco"}, "adamw"),
     ("outer-600-steps-simulated.json",
      DILOCO | {"`atomo:bits=1`": "atomo, 1 bits", "`atomo:bits=0.25`": "atomo, 0.25 bits",
                "`ef+atomo:bits=1,content=nearest`": "ef-atomo, 1 bits",
-               "`ef+atomo:bits=0.25,content=nearest`": "ef-atomo, 0.25 bits"}),
+               "`ef+atomo:bits=0.25,content=nearest`": "ef-atomo, 0.25 bits"}, "adamw"),
     ("outer-memories.json",
-     {"none, drawn atoms": "atomo-average", "`ef`": "ef-average", "`ef:decay=0.95`": "decay-average", "`dgc:momentum=0.9`": "dgc"}),
+     {"none, drawn atoms": "atomo-average", "`ef`": "ef-average", "`ef:decay=0.95`": "decay-average", "`dgc:momentum=0.9`": "dgc"}, "adamw"),
+    ("outer-muon-rates-simulated.json",
+     {"DiLoCo with Muon, uncompressed": "diloco", "plain average with Muon, uncompressed": "average",
+      "plain average with Muon, `atomo:bits=0.148`": "atomo-average", "SparseLoCo with Muon": "sparseloco"}, "muon"),
 ]
-BEST = ("outer-rates-simulated.json", "outer-memories.json")
+BEST = ("outer-rates-simulated.json", "outer-memories.json", "outer-muon-rates-simulated.json")
 OTHERS_SECTION, OTHERS = r"### With Adafactor and Muon\n(.*?)^### ", "second-moment-others.json"
 ROUNDS = "rounds-muon-300-steps.json"
 IN_ROUNDS = r"rounds of two end at (\S+ ± \S+) at 1/128 and at (\S+ ± \S+) at 1/256, (\S+) and (\S+) behind"
@@ -108,20 +111,20 @@ def wrong_rows(rows, trainings):
 def wrong_local_rows(text, results):
     section = re.search(LOCAL_SECTION, text, re.MULTILINE | re.DOTALL)
     tables = list(tables_of(section[1])) if section else []
-    for name, arms in LOCAL_TABLES:
-        rows = next((rows for rows in tables if {row.get("") for row in rows} == set(arms)), None)
+    for name, arms, inner in LOCAL_TABLES:
+        rows = next((rows for rows in tables if {next(iter(row.values())) for row in rows} == set(arms)), None)
         if rows is None:
             yield f"there is no table of local steps with the rows of {name}"
             continue
         trainings = Trainings(results / name)
         for row in rows:
             for column in [each for each in row if each.startswith("rounds of ")]:
-                key = arms[row[""]], f"adamw, {column}"
+                key = arms[next(iter(row.values()))], f"{inner}, {column}"
                 true = trainings.score(*key) or ""
                 if true and name in BEST:
                     true += f" ({trainings.of[*key, None]['rate']:g})".replace("(0.", "(.")
                 if row[column] != true:
-                    yield f"{row['']}, {column}: {row[column]}, the trainings have {true}"
+                    yield f"{next(iter(row.values()))}, {column}: {row[column]}, the trainings have {true}"
 
 
 def wrong_others(text, trainings):
@@ -223,6 +226,8 @@ PLANTED = {
     "a rate of local steps": ("2.572 ± 0.005 (.002) | 2.822", "2.572 ± 0.005 (.003) | 2.822"),
     "a score of Nesterov's step": ("2.678 ± 0.017 | 2.888", "2.687 ± 0.017 | 2.888"),
     "a score of a memory's rounds": ("2.813 ± 0.002 (.002) | 3.078", "2.831 ± 0.002 (.002) | 3.078"),
+    "a score of Muon's local steps": ("| 2.192 ± 0.023 (.004) |", "| 2.129 ± 0.023 (.004) |"),
+    "a lost row of Muon's local steps": ("| SparseLoCo with Muon |", "| SparseLoCo |"),
     "a lost row of local steps": ("| plain average, uncompressed |", "| plain average |"),
     "a gap of clipped gradients": ("2.501 ± 0.016 | .032", "2.501 ± 0.016 | .023"),
     "a lost row of clipped gradients": ("| `atomo:bits=0.125` | 51,885 |", "`atomo:bits=0.125` 51,885"),
