@@ -103,6 +103,8 @@ Report run(const Subject& subject, const Claims& claims, const Options& options)
   report.family_error = options.family_error;
   report.looks = findings.looks();
   report.checks = findings.checks();
+  require(!report.checks.empty(),
+          "nothing was checked: no tensor is finite and of a size that the claims are about");
   for (const auto& trial : trials) trial->report(report);
   return report;
 }

@@ -139,6 +139,14 @@ class Models(ToolTest):
                 self.succeed("decode", "m.atomo", "o.safetensors")
                 self.assertEqual(list(read_safetensors(self.read("o.safetensors"))), [name])
 
+    def test_a_name_that_safetensors_cannot_have(self):
+        g = normal(3)
+        numpy.savez(self.path("m.npz"), __metadata__=g)
+        self.succeed("encode", "--codec", "identity", "m.npz", "m.atomo")
+        self.refuse(2, ["cannot hold a tensor of the name '__metadata__'", "write .npz"], "decode", "m.atomo", "o.safetensors")
+        self.succeed("decode", "m.atomo", "o.npz")
+        self.assertEqual(self.load("o.npz")["__metadata__"].tobytes(), g.tobytes())
+
     def test_a_file_name_that_is_not_utf8(self):
         with open(os.path.join(os.fsencode(self.directory), b"bad\xff.npy"), "wb") as file:
             numpy.save(file, normal(3))

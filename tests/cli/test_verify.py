@@ -94,6 +94,7 @@ class Verify(ToolTest):
 
     def test_refusals(self):
         self.save("g.npy", normal(8))
+        self.save("nan.npy", numpy.full(8, numpy.nan, "<f4"))
         for wanted, arguments in (("--codec SPEC, or --encode", ()),
                                   ("--codec SPEC, or --encode", ("--codec", "sign", "--encode", "x", "--decode", "y")),
                                   ("need --encode, --decode and what they claim",
@@ -111,6 +112,7 @@ class Verify(ToolTest):
                                    ("--encode", COPY, "--decode", COPY, "--claim", "unbiased", "--outcomes", "100",
                                     "--draws", "64", "--only-inputs", "g.npy")),
                                   ("no tensor", ("--codec", "sign", "--only-inputs")),
+                                  ("nothing was checked", ("--encode", COPY, "--decode", COPY, "--claim", "unbiased", "--only-inputs", "nan.npy")),
                                   ("an integer from 64", ("--codec", "sign", "--draws", "3")),
                                   ("unknown codec", ("--codec", "sgin")),
                                   ("keeps a memory", ("--codec", "ef+topk:keep=0.1")),

@@ -69,7 +69,10 @@ TEST_F(Checkpoints, AWholeOneComesBack) {
   EXPECT_EQ(read.workers[0].compressor, checkpoint_.workers[0].compressor);
   EXPECT_EQ(read.workers[0].buffers, checkpoint_.workers[0].buffers);
   EXPECT_EQ(read.workers[0].arrays, checkpoint_.workers[0].arrays);
-  EXPECT_EQ(checkpoint_objection(path_), "");
+  std::string which;
+  EXPECT_EQ(checkpoint_objection(path_, which), "");
+  EXPECT_TRUE(which.starts_with("step 7, xxh3 ")) << which;
+  EXPECT_NE(whole_.find(which.substr(which.size() - 16)), whole_.npos) << which;
 }
 
 TEST_F(Checkpoints, EveryBitCounts) {
@@ -102,18 +105,19 @@ TEST_F(Checkpoints, TheObjectionSaysWhatToDo) {
   auto changed = whole_;
   changed.back() = static_cast<char>(changed.back() ^ 1);
   put(changed);
-  const auto said = checkpoint_objection(path_);
+  std::string which;
+  const auto said = checkpoint_objection(path_, which);
   for (const std::string word : {"--resume", path_.c_str(), "is damaged: its checksum is",
                                  "Nothing was overwritten", "another checkpoint"}) {
     EXPECT_NE(said.find(word), said.npos) << "'" << word << "' is missing in: " << said;
   }
   std::filesystem::remove(path_);
-  const auto missing = checkpoint_objection(path_);
+  const auto missing = checkpoint_objection(path_, which);
   EXPECT_NE(missing.find("No such file"), missing.npos) << missing;
   EXPECT_EQ(missing.find("damaged"), missing.npos) << missing;
   // A file of tensors that is no checkpoint is not called damaged.
   write_safetensors(path_, {}, {{"what", "tensors"}});
-  const auto other = checkpoint_objection(path_);
+  const auto other = checkpoint_objection(path_, which);
   EXPECT_NE(other.find("is not a checkpoint"), other.npos) << other;
 }
 

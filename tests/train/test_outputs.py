@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import unittest
@@ -290,14 +291,52 @@ class DeviceTest(unittest.TestCase):
                         ("--device", "cuda"), ("--device", "cuda", "--algorithm", "twoshot", "--dump-gradients", "g")):
             self.assertEqual(self.check(*options).returncode, 0)
 
-    def test_processes_that_were_started_unlike(self):
-        more = ("--algorithm", "allgather", "--model", "logistic", "--data", data, "--steps", "2")
-        first, second = launch(1), launch(1)
-        done = subprocess.run([*first, *more, "--lr", "0.1", ":", *second[second.index("-n"):], *more, "--lr", "0.2"],
-                              capture_output=True, text=True, timeout=60)
+    def start(self, *both):
+        """Two processes whose command lines end in other options."""
+        lines = [[*launch(1), "--algorithm", "allgather", "--model", "logistic", *map(str, options)] for options in both]
+        return subprocess.run([*lines[0], ":", *lines[1][lines[1].index("-n"):]], capture_output=True, text=True, timeout=60)
+
+    def assert_unlike(self, name, *both, values=None):
+        done = self.start(*both)
         self.assertEqual(done.returncode, 2, done.stderr)
-        for value, name in ((0.1, "worker 1"), (0.2, "worker 2")):
-            self.assertRegex(done.stderr, rf"cannot start: the processes were not started alike: lr = {value} \[{name} \(")
+        for k in (0, 1):
+            value = values[k] if values else both[k][-1]
+            self.assertRegex(done.stderr, rf"cannot start: the processes were not started alike: {name} = {value} \[worker {k + 1} \(")
+
+    def test_processes_that_were_started_unlike(self):
+        for name, *values in (("lr", 0.1, 0.2), ("stop-at", 1, 2), ("eval-every", 0, 1), ("eval-samples", 5, 6)):
+            with self.subTest(name):
+                self.assert_unlike(name, *(("--data", data, "--steps", 2, f"--{name}", value) for value in values))
+        more = ("--data", data, "--steps", 2)
+        saved = (*more, "--save", path("unlike.safetensors"))
+        self.assert_unlike("save", more, saved, values=("false", "true"))
+        self.assert_unlike("save-every", *((*saved, "--save-every", every) for every in (1, 2)))
+        self.assert_unlike("epochs", *(("--data", data, "--epochs", epochs) for epochs in (1, 2)))
+
+    def test_data_of_other_lengths_have_other_steps(self):
+        for name, samples in (("few", 64), ("more", 96)):
+            os.mkdir(path(name))
+            images, labels = make_images(samples, numpy.random.default_rng(6))
+            for prefix in ("train", "t10k"):
+                write_idx(f"{path(name)}/{prefix}-images-idx3-ubyte", images, compress=False)
+                write_idx(f"{path(name)}/{prefix}-labels-idx1-ubyte", labels, compress=False)
+        self.assert_unlike("steps", *(("--batch", 8, "--epochs", 1, "--data", path(name)) for name in ("few", "more")), values=(4, 6))
+
+    def test_files_that_a_run_begins_with_are_alike(self):
+        """Their content is, wherever they lie."""
+        options = ("--data", data, "--batch", 16, "--steps", 4)
+        for name, done in (("one", 1), ("two", 2)):
+            finished(2, "--algorithm", "allgather", "--model", "logistic", "--steps", 4, "--stop-at", done, "--save",
+                     path(f"{name}.safetensors"))
+        one, two, same = (path(f"{name}.safetensors") for name in ("one", "two", "same"))
+        shutil.copy(one, same)
+        checksum = "xxh3 [0-9a-f]{16}"
+        for option, values in (("init", (checksum, checksum)), ("resume", (f"step 1, {checksum}", f"step 2, {checksum}"))):
+            with self.subTest(option):
+                self.assert_unlike(option, *((*options, f"--{option}", name) for name in (one, two)), values=values)
+                self.assert_unlike(option, (*options, f"--{option}", one), options, values=(values[0], ""))
+                done = self.start(*((*options, f"--{option}", name) for name in (one, same)))
+                self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_no_gpu(self):
         with unittest.mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""}):

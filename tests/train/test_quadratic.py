@@ -2,12 +2,15 @@
 """The quadratic model: runs against the same steps in double precision, and files that are refused."""
 
 import json
+import os
+import pathlib
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import numpy
-from jobs import TRAINER, Job, finished, path
+from jobs import TRAINER, Job, finished, path, read_safetensors
 
 
 def write_quadratic(name, curvature, pull, **more):
@@ -46,6 +49,54 @@ class QuadraticTest(unittest.TestCase):
         job = finished(3, "--model", "quadratic", "--batch", 1, "--steps", 300, "--schedule", "constant", "--lr", 0.3,
                        "--momentum", 0, data_folder=data)
         self.assertLess(job.events("evaluation")[-1]["distance"], 1e-9 * 1000)
+
+    def far(self):
+        """Two samples whose gradients at the start are above 3."""
+        return write_quadratic("diverging.json", numpy.array([[1.0] * 16, [2.0] * 16]), numpy.zeros((2, 16)), rows=4, columns=4, start=5)
+
+    def ends_with(self, said, step, processes, *options):
+        """A run that saves each step ends for what is `said`, and leaves the checkpoint of `step`."""
+        saved = tempfile.mktemp(suffix=".safetensors", dir=os.path.dirname(path("x")))
+        job = Job(processes, "--model", "quadratic", "--batch", 1, "--schedule", "constant", "--save", saved, "--save-every", 1,
+                  *options, data_folder=self.far())
+        status, _, err = job.end()
+        self.assertEqual(status, 1, err)
+        self.assertRegex(err, said)
+        self.assertEqual(err.count("atomo-train:"), 1, err)
+        self.assertEqual(job.events("end"), [])
+        content = pathlib.Path(saved).read_bytes()
+        header = json.loads(content[8: 8 + int.from_bytes(content[:8], "little")])
+        self.assertEqual(header["__metadata__"]["step"], str(step))
+        for name, values in read_safetensors(saved).items():
+            if values.dtype == numpy.float32:
+                self.assertTrue(numpy.isfinite(values).all(), name)
+
+    def test_a_gradient_that_is_not_finite_ends_the_run(self):
+        scaled = ("--lr", 0.01, "--momentum", 0, "--loss-scale", 3e38, "--loss-scale-from", 3)
+        for steps, processes, *options in (
+                (6, 2, "allgather"), (4, 2, "allgather"), (4, 2, "allgather", "--codec", "qsgd:bits=4"),
+                (4, 2, "allgather", "--optimizer", "signsgd"), (6, 3, "ps"), (4, 3, "ps"), (4, 2, "ring"),
+                (6, 2, "local", "--local-steps", 3), (6, 3, "fedavg", "--local-steps", 3), (4, 2, "dpsgd"), (4, 2, "admm")):
+            with self.subTest(options, steps=steps):
+                self.ends_with("the gradient of step 3 is not finite", 3, processes, "--steps", steps, "--algorithm", *options, *scaled)
+
+    def test_weights_that_are_not_finite_are_not_kept(self):
+        """Of finite gradients: the steps are 1e18 times as long."""
+        weights, change = "the weights are not finite after 3 steps: the training diverged", "the gradient of round 2 is not finite"
+        for steps, processes, algorithm, said in ((3, 2, "allgather", weights), (5, 2, "allgather", weights), (3, 3, "ps", weights),
+                                                  (5, 3, "ps", weights), (3, 2, "dpsgd", weights), (3, 2, "local", change)):
+            with self.subTest(algorithm, steps=steps):
+                self.ends_with(said, 2, processes, "--steps", steps, "--lr", 1e18, "--momentum", 0, "--algorithm", algorithm)
+
+    def test_the_end_is_no_model_that_is_not_finite(self):
+        for processes, algorithm in ((2, "allgather"), (3, "ps"), (2, "dpsgd")):
+            with self.subTest(algorithm):
+                job = Job(processes, "--model", "quadratic", "--batch", 1, "--steps", 3, "--lr", 1e18, "--schedule", "constant",
+                          "--momentum", 0, "--algorithm", algorithm, data_folder=self.far())
+                status, _, err = job.end()
+                self.assertEqual(status, 1, err)
+                self.assertIn("the weights are not finite after 3 steps", err)
+                self.assertEqual(job.events("evaluation") + job.events("end"), [])
 
     def test_bad_files_are_refused(self):
         good = {"rows": 1, "columns": 2, "samples": [{"curvature": [1, 1], "pull": [0, 0]}]}

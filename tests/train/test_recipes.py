@@ -157,6 +157,15 @@ class RecipesTest(unittest.TestCase):
                 self.assertEqual([event["loss"] for event in resumed.events("step")],
                                  [event["loss"] for event in shared.events("step")][10:])
 
+    def test_shares_know_the_momentum_of_the_optimiser(self):
+        """Without momentum nesterov takes the steps of sgd, and the bits of each."""
+        options = (2, "--algorithm", "allgather", *BRIEF, "--momentum", 0, "--schedule", "step", "--decay", 0.25, "--decay-at", "0.5",
+                   "--codec", "atomo:bits=1", "--steps", 12, "--share-by-rate", 1)
+        sgd, nesterov = ([(event["loss"], event["bytes_per_worker"]) for event in
+                          finished(*options, "--optimizer", name).events("step")] for name in ("sgd", "nesterov"))
+        self.assertEqual(sgd, nesterov)
+        self.assertGreater(sgd[4][1], 2 * sgd[10][1])
+
     def test_steps_go_along_the_majority(self):
         """Three workers' signs have one, and momentum begins at it; without --vote at the mean of the signs."""
         options = ("--model", "logistic", "--batch", 4, "--algorithm", "allgather", "--optimizer", "sgd", "--momentum", 0, "--lr", 0.125,

@@ -356,6 +356,32 @@ TEST(SecondMoment, SquaresThatAreNotFiniteAreLeftOut) {
   EXPECT_EQ(optimiser->moments()[1], before);
 }
 
+TEST(FirstMoment, EachOptimiserKeepsItsOwnPart) {
+  for (const auto& name : train::optimiser_names()) {
+    const bool momentum = name == "sgd" || name == "nesterov" || name == "lars";
+    const bool beta = name == "adam" || name == "adamw" || name == "adafactor";
+    const double wanted = momentum ? 0.3 : beta ? 0.7 : name == "muon" ? 0.95 : 0;
+    EXPECT_EQ(train::first_moment_of(name, 0.3, 0.7), wanted) << name;
+  }
+}
+
+/// Nothing moves along them: weights and moments stay what they were.
+TEST(Optimisers, RefuseGradientsThatAreNotFinite) {
+  const std::vector<LayerSpec> layers = {{"weight", Shape{4, 4}}};
+  for (const auto& name : train::optimiser_names()) {
+    for (const float bad : {NAN, INFINITY, -INFINITY}) {
+      const auto optimiser = make_optimiser(name, settings(0), layers);
+      std::vector<float> weights(16, 1.0F), gradient(16, 0.5F);
+      gradient[13] = bad;
+      const auto weights_before = weights;
+      const auto moments_before = optimiser->moments();
+      EXPECT_THROW(optimiser->take_step(weights, gradient, 0), std::runtime_error) << name;
+      EXPECT_EQ(weights, weights_before) << name;
+      EXPECT_EQ(optimiser->moments(), moments_before) << name;
+    }
+  }
+}
+
 TEST(SecondMoment, OtherOptimisersHaveNone) {
   const std::vector<LayerSpec> layers = {{"weight", Shape{4, 4}}};
   EXPECT_THROW((void)make_optimiser("sgd", settings(1), layers), std::runtime_error);

@@ -43,6 +43,7 @@ class EdgeConsensus : public Node {
  public:
   [[nodiscard]] bool train(std::uint32_t step) {
     back_propagate(step);
+    check_gradient(gradient_, "step", step);
     if (run_.options.asynchronous)
       for (auto& edge : edges_) take(edge);
     move(step);

@@ -19,12 +19,10 @@
 /// P Q' + mean (M_k - P Q_k') is the mean gradient whatever P is, so g is right on average whenever
 /// the codec is, as P follows from the all-reduce alone and not from the messages' draws. Q is kept
 /// for the next step; steps before --start-step add up all gradients as they are. The memory is of
-/// gradients without their loss scale, and stays what it was in a step whose mean gradient is not
-/// finite; so does a Q that is not. With --device cuda a gradient comes down layer by layer, and factors
+/// gradients without their loss scale. With --device cuda a gradient comes down layer by layer, and factors
 /// and the memory are the host's; the GPU encodes and decodes what --residual sends.
 
 #include <algorithm>
-#include <cmath>
 
 #include "algorithms/algorithms.hpp"
 #include "exchange/rank_mean.hpp"
@@ -91,12 +89,12 @@ class PowerSgd final : public GatheringPeer {
       std::ranges::copy(std::span(summed_).subspan(at, values.size()), values.begin());
       at += values.size();
     });
-    if (std::ranges::all_of(mean_, [](float x) { return std::isfinite(x); })) keep_rest(scale);
+    keep_rest(scale);
     end_decoding(began);
     return step_along(mean_, step);
   }
 
-  /// Once the mean gradient is there, which is the same on all ranks, and so is whether it is finite.
+  /// Once the mean gradient is there, which ends the run where it is not finite.
   void keep_rest(float scale) {
     for (const auto& of : low_rank_.layers()) {
       for (std::size_t i = of.offset; i < of.end(); ++i)

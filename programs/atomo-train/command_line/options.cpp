@@ -440,10 +440,6 @@ std::optional<std::uint32_t> Options::dumped(std::uint32_t step, std::uint32_t c
   return static_cast<std::uint32_t>(next);
 }
 
-double Options::first_moment() const {
-  return optimizer == "sgd" || optimizer == "signsgd" ? momentum : beta1;
-}
-
 double Options::learning_rate(std::uint32_t step) const {
   return Schedule{.name = schedule,
                   .rate = lr,

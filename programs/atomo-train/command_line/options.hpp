@@ -138,8 +138,6 @@ struct Options {
     return on_device() ? atomo::Device::cuda : atomo::Device::cpu;
   }
   [[nodiscard]] double learning_rate(std::uint32_t step) const;
-  /// The part of an optimiser's first moment that stays from step to step.
-  [[nodiscard]] double first_moment() const;
   /// Whether the workers tell each other of their gradients' squares.
   [[nodiscard]] bool has_squares() const noexcept {
     return second_moment != "own" && second_moment != "exact";

@@ -85,6 +85,20 @@ nlohmann::json fingerprint_of(const SafetensorsFile& file) {
   return nlohmann::json::parse(text_at(file, "options"));
 }
 
+/// One whose options and step can be read.
+SafetensorsFile read_checkpoint_file(const std::string& path) {
+  auto file = read_safetensors(path);
+  try {
+    (void)fingerprint_of(file);
+    (void)std::stoul(text_at(file, "step"));
+    return file;
+  } catch (const DamagedFile& e) {
+    throw DamagedFile("'" + path + "' is damaged: " + e.what());
+  } catch (const std::exception& e) {
+    throw std::runtime_error("'" + path + "' is not a checkpoint: " + e.what());
+  }
+}
+
 /// Everything of worker `prefix` in a file.
 WorkerState read_worker(const SafetensorsFile& file, const std::string& prefix) {
   WorkerState state;
@@ -163,9 +177,10 @@ void write_checkpoint(const std::string& path, const Checkpoint& checkpoint,
                      {"moments", std::to_string(checkpoint.moments.size())}});
 }
 
-std::string checkpoint_objection(const std::string& path) {
+std::string checkpoint_objection(const std::string& path, std::string& which) {
   try {
-    (void)read_fingerprint(path);
+    const auto file = read_checkpoint_file(path);
+    which = "step " + text_at(file, "step") + ", xxh3 " + text_at(file, "xxh3");
     return "";
   } catch (const DamagedFile& e) {
     return "--resume: " + std::string(e.what()) +
@@ -177,14 +192,7 @@ std::string checkpoint_objection(const std::string& path) {
 }
 
 nlohmann::json read_fingerprint(const std::string& path) {
-  const auto file = read_safetensors(path);
-  try {
-    return fingerprint_of(file);
-  } catch (const DamagedFile& e) {
-    throw DamagedFile("'" + path + "' is damaged: " + e.what());
-  } catch (const std::exception& e) {
-    throw std::runtime_error("'" + path + "' is not a checkpoint: " + e.what());
-  }
+  return fingerprint_of(read_checkpoint_file(path));
 }
 
 Checkpoint read_checkpoint(const std::string& path, const std::vector<atomo::LayerSpec>& layers,

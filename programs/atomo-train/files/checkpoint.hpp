@@ -44,8 +44,8 @@ struct Checkpoint {
 void write_checkpoint(const std::string& path, const Checkpoint& checkpoint,
                       const std::vector<atomo::LayerSpec>& layers);
 /// Empty when a run may go on from it: it can be read, is a checkpoint and has every bit that was
-/// written; else what is wrong and, where it is damaged, what to do.
-[[nodiscard]] std::string checkpoint_objection(const std::string& path);
+/// written; else what is wrong and, where it is damaged, what to do. `which`: its step and checksum.
+[[nodiscard]] std::string checkpoint_objection(const std::string& path, std::string& which);
 /// The options of the run that wrote it. \throws DamagedFile when it is not what was written.
 /// \throws std::runtime_error when it cannot be read.
 [[nodiscard]] nlohmann::json read_fingerprint(const std::string& path);

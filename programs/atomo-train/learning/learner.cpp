@@ -17,6 +17,7 @@
 #include "exchange/coder.hpp"
 #include "files/stored_tensors.hpp"
 #include "learning/first_weights.hpp"
+#include "learning/optimiser.hpp"
 #include "learning/own_model.hpp"
 #include "run/interrupt.hpp"
 
@@ -24,7 +25,7 @@ namespace train {
 namespace {
 
 /// Scales `values` down where their Euclidean norm is above `most`. Those that are not all finite stay as
-/// they are: their step is skipped.
+/// they are: they end the run.
 void scale_to_norm(std::span<float> values, double most) {
   double squares = 0;
   for (const float v : values) squares += double{v} * v;
@@ -93,7 +94,8 @@ Learner::Learner(const Options& options, int worker, int workers, std::function<
   std::vector<double> rates(options.steps);
   for (std::uint32_t step = 0; step < options.steps; ++step)
     rates[step] = options.learning_rate(step);
-  shares_ = atomo::budget_shares(rates, options.share_by_rate, 0.1, options.first_moment());
+  const double kept = first_moment_of(options.optimizer, options.momentum, options.beta1);
+  shares_ = atomo::budget_shares(rates, options.share_by_rate, 0.1, kept);
 }
 
 atomo::Compressor Learner::compressor_of(const std::string& policy) const {

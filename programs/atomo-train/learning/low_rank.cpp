@@ -14,6 +14,8 @@
 #include <limits>
 #include <random>
 
+#include "learning/finite.hpp"
+
 namespace train {
 namespace {
 
@@ -34,10 +36,6 @@ double dot(const T* a, const T* b, std::size_t n) {
   }
   for (; i < n; ++i) sums[0] += static_cast<double>(a[i]) * static_cast<double>(b[i]);
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
-}
-
-bool all_finite(std::span<const float> values) {
-  return std::ranges::all_of(values, [](float x) { return std::isfinite(x); });
 }
 
 /// Sums of four uniform numbers, of mean 0 and variance 4/3: about normal, and exact in f32.

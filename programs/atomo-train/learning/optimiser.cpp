@@ -13,12 +13,15 @@
 #include <stdexcept>
 
 #include "learning/adam.hpp"
+#include "learning/finite.hpp"
 #include "learning/newton_schulz.hpp"
 
 namespace train {
 namespace {
 
 using Layers = std::span<const atomo::LayerSpec>;
+
+constexpr double kMuonMomentum = 0.95;  // of what muon moves as a matrix
 
 /// v <- m v + (g + d w);  w <- w - lr v, or, as Nesterov has it, w - lr (m v + (g + d w))
 class Sgd final : public Optimiser {
@@ -97,7 +100,8 @@ class Muon final : public Adam {
  protected:
   bool find_own_update(std::size_t layer, std::size_t at, std::span<const float> gradient,
                        std::span<float> update) override {
-    constexpr float kMomentum = 0.95F, kScale = 0.2F;
+    constexpr auto kMomentum = static_cast<float>(kMuonMomentum);
+    constexpr float kScale = 0.2F;
     const std::size_t rows = rows_[layer];
     if (rows == 0) return false;
     const std::size_t columns = gradient.size() / rows;
@@ -352,7 +356,29 @@ void Optimiser::take_step(std::span<float> weights, std::span<float> gradient,
   if (scale != 1) {
     for (float& g : gradient) g /= scale;
   }
+  check_gradient(gradient, settings_.unit, of_step);
   step(weights, gradient, settings_.learning_rate(of_step), of_step);
+}
+
+void check_gradient(std::span<const float> gradient, const std::string& unit,
+                    std::uint32_t number) {
+  if (all_finite(gradient)) return;
+  throw std::runtime_error("the gradient of " + unit + " " + std::to_string(number) +
+                           " is not finite: the training diverged; lower --lr or --loss-scale, or "
+                           "take a codec with less error");
+}
+
+void check_weights(std::span<const float> weights, std::uint32_t done) {
+  if (all_finite(weights)) return;
+  throw std::runtime_error("the weights are not finite after " + std::to_string(done) +
+                           " steps: the training diverged; lower --lr or take a codec with less "
+                           "error");
+}
+
+double first_moment_of(const std::string& name, double momentum, double beta1) {
+  if (name == "sgd" || name == "nesterov" || name == "lars") return momentum;
+  if (name == "adam" || name == "adamw" || name == "adafactor") return beta1;
+  return name == "muon" ? kMuonMomentum : 0;
 }
 
 std::vector<std::string> optimiser_names() {

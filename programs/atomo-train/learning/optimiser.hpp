@@ -49,7 +49,15 @@ struct OptimiserSettings {
   /// Of adam and adamw: the root mean square of a layer's update, the rate left out, is at most
   /// this; 0: whatever it is.
   double max_update = 0;
+  std::string unit = "step";  ///< what an error calls a step of this optimiser
 };
+
+/// \throws std::runtime_error for a gradient that is not all finite. `number` counts from 0 what
+/// `unit` says.
+void check_gradient(std::span<const float> gradient, const std::string& unit, std::uint32_t number);
+/// \throws std::runtime_error for weights that are not all finite. `done`: the steps that led to
+/// them.
+void check_weights(std::span<const float> weights, std::uint32_t done);
 
 /// Of all layers together.
 [[nodiscard]] std::size_t elements_of(std::span<const atomo::LayerSpec> layers);
@@ -62,6 +70,7 @@ class Optimiser {
 
   /// Takes the gradient's scale out of it and moves `weights` along it. `step` counts this
   /// optimiser's steps from 0: rate, scale and the corrections of adam follow from it.
+  /// \throws std::runtime_error for a gradient that is not all finite; nothing has moved then.
   void take_step(std::span<float> weights, std::span<float> gradient, std::uint32_t step);
   /// The squares of factored layer i (`factored_layers`), before the step that they belong to.
   virtual void see_squares(std::size_t i, const LayerSquares& squares);
@@ -88,6 +97,9 @@ class Optimiser {
 /// "sgd", "nesterov", "lars", "adam", "adamw", "adagrad", "adadelta", "rmsprop", "muon",
 /// "adafactor", "signsgd".
 [[nodiscard]] std::vector<std::string> optimiser_names();
+
+/// The part of an optimiser's first moment that stays from step to step; 0 of one that has none.
+[[nodiscard]] double first_moment_of(const std::string& name, double momentum, double beta1);
 
 /// For weights that are `layers`, one behind the other.
 /// \throws std::runtime_error when `name` is none of `optimiser_names`, or has no second moment that

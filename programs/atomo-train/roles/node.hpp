@@ -61,6 +61,7 @@ class Node {
 
   /// Steps that are done, those of the checkpoint included.
   [[nodiscard]] std::uint32_t done() const noexcept { return done_; }
+  [[nodiscard]] std::span<float> weights() { return learner_.replica().weights(); }
   /// Each node's own model on all samples of the test, and the mean model.
   void test(std::uint32_t done);
   /// Writes a checkpoint. Every rank calls it.
@@ -99,7 +100,6 @@ class Node {
   }
 
   [[nodiscard]] std::size_t elements() { return learner_.replica().weights().size(); }
-  [[nodiscard]] std::span<float> weights() { return learner_.replica().weights(); }
   /// A copy of where this node is.
   [[nodiscard]] Point here();
   /// Weights and statistics += change.

@@ -33,6 +33,7 @@ class Peer {
 
   /// Steps that are done, those of the checkpoint included.
   [[nodiscard]] std::uint32_t done() const noexcept { return done_; }
+  [[nodiscard]] std::span<const float> weights() { return learner_.replica().weights(); }
   /// A test of all ranks after `done` steps.
   void test(std::uint32_t done);
   /// Writes a checkpoint. Every rank calls it.

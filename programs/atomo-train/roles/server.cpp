@@ -106,6 +106,7 @@ bool Server::follow() {
         break;
       }
       case What::save:
+        check_weights(weights(), order.step);
         (void)collect_state();
         break;
       case What::stop:
@@ -251,6 +252,8 @@ void Server::take_step(std::span<float> gradient) {
   const auto begin = Clock::now();
   optimiser_->take_step(weights(), gradient, outer ? step_ / run_.options.local_steps : step_);
   timeline_.span("optimiser", "", begin, Clock::now());
+  const std::uint32_t done = step_ + steps;
+  if (run_.tests_after(done, steps) || done >= run_.last_step()) check_weights(weights(), done);
 }
 
 std::vector<float> Server::of_elements(std::span<const float> of_layers) const {

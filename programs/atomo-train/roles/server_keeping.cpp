@@ -92,6 +92,7 @@ void Server::average_buffers(std::span<const std::size_t> workers) {
 }
 
 void Server::save() {
+  check_weights(weights(), step_);
   const auto there = wait_for_arrivals();
   for (const std::size_t k : there) order(rank_of(k), {.what = What::save, .step = step_});
   order_servers({.what = What::save, .step = step_});

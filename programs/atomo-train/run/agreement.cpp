@@ -8,12 +8,14 @@
 #include <array>
 #include <atomo/version.hpp>
 #include <cstdint>
+#include <cstdio>
 #include <stdexcept>
 #include <vector>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "files/whole_file.hpp"
 #include "run/run.hpp"
 
 namespace train {
@@ -29,10 +31,19 @@ std::string shown(const nlohmann::json& value) {
 
 }  // namespace
 
-std::string disagreement(const Options& options, Transport& transport) {
+std::string disagreement(const Options& options, const FirstFiles& files, Transport& transport) {
   nlohmann::json mine = options.fingerprint(transport.workers());
   mine.erase("data");
   mine["atomo"] = atomo::kVersion;
+  // A run may go on with others of these than its checkpoint's, so the fingerprint leaves them out.
+  mine["epochs"] = options.epochs;
+  mine["stop-at"] = options.stop_at;
+  mine["eval-every"] = options.eval_every;
+  mine["eval-samples"] = options.eval_samples;
+  mine["save"] = !options.save.empty();
+  mine["save-every"] = options.save_every;
+  mine["init"] = files.init;
+  mine["resume"] = files.resume;
   if (mine.size() > kMost) throw std::logic_error("more options than processes compare");
   std::array<std::uint64_t, kMost> hashes{};
   std::size_t at = 0;
@@ -54,6 +65,14 @@ std::string disagreement(const Options& options, Transport& transport) {
     ++at;
   }
   return differing.empty() ? "" : "the processes were not started alike: " + differing;
+}
+
+std::string checksum_of_file(const std::string& path) {
+  const std::string content = read_whole_file(path);
+  std::array<char, 17> digits{};
+  std::snprintf(digits.data(), digits.size(), "%016llx",
+                static_cast<unsigned long long>(XXH3_64bits(content.data(), content.size())));
+  return std::string("xxh3 ") + digits.data();
 }
 
 }  // namespace train

@@ -10,8 +10,18 @@
 
 namespace train {
 
-/// What this process has of the options, or of atomo's version, in which not all processes are alike; empty where they are.
-/// Paths of data may differ. Called by all processes.
-[[nodiscard]] std::string disagreement(const Options& options, Transport& transport);
+/// What a process has read of the files that a run begins with, empty where it has none.
+struct FirstFiles {
+  std::string init;    ///< the checksum of the file of --init
+  std::string resume;  ///< the step and the checksum of the checkpoint of --resume
+};
+
+/// What this process has of the options, of those files, or of atomo's version, in which not all
+/// processes are alike; empty where they are. Paths may differ. Called by all processes.
+[[nodiscard]] std::string disagreement(const Options& options, const FirstFiles& files,
+                                       Transport& transport);
+
+/// A checksum of a file's bytes. \throws std::runtime_error for one that cannot be read.
+[[nodiscard]] std::string checksum_of_file(const std::string& path);
 
 }  // namespace train

@@ -80,6 +80,7 @@ std::unique_ptr<Optimiser> Run::make_outer_optimiser(
     std::span<const atomo::LayerSpec> layers) const {
   OptimiserSettings settings;
   settings.learning_rate = [this](std::uint32_t) { return options.outer_lr; };
+  settings.unit = "round";
   settings.momentum = options.outer_momentum;
   return train::make_optimiser(options.outer_optimizer, std::move(settings), layers);
 }

@@ -109,7 +109,7 @@ enum class Outcome { finished, interrupted, cannot_start };
 
 /// Runs `Role`, one of ranks that are all alike, to the end. It has `bool train(step)`, which takes
 /// one or more steps from `step` on, as its `done()` then says, and returns whether a process was
-/// interrupted.
+/// interrupted. Its `weights()` are looked at before they are tested or kept.
 template <class Role>
 Outcome run_peer(Run& run) {
   const auto peer = prepare<Role>(run);
@@ -121,8 +121,11 @@ Outcome run_peer(Run& run) {
       const std::uint32_t before = done;
       stopped = peer->train(before);
       done = peer->done();
-      if (run.tests_after(done, done - before) && !stopped) peer->test(done);
-      if (run.saves_after(done, stopped, done - before)) peer->save(done);
+      const bool tests = run.tests_after(done, done - before) && !stopped;
+      const bool saves = run.saves_after(done, stopped, done - before);
+      if (tests || saves || done >= run.last_step()) check_weights(peer->weights(), done);
+      if (tests) peer->test(done);
+      if (saves) peer->save(done);
     }
     stopped = stopped && done < run.last_step();
     peer->finish(done, stopped);

@@ -23,8 +23,8 @@
 namespace train {
 namespace {
 
-/// Empty when the run can begin.
-std::string objection(const Options& options, const Transport& transport) {
+/// Empty when the run can begin, as far as this process knows. Reads `files`.
+std::string objection(const Options& options, const Transport& transport, FirstFiles& files) {
   if (!options.error.empty()) return options.error;
   if (transport.workers() < 1) {
     return "--algorithm " + options.algorithm + " with " + std::to_string(options.servers) +
@@ -37,7 +37,14 @@ std::string objection(const Options& options, const Transport& transport) {
   }
   // Every process reads it, and all wait for each other here: nobody has written anything yet.
   if (!options.resume.empty()) {
-    if (auto text = checkpoint_objection(options.resume); !text.empty()) return text;
+    if (auto text = checkpoint_objection(options.resume, files.resume); !text.empty()) return text;
+  }
+  if (!options.init.empty() && options.resume.empty()) {
+    try {
+      files.init = checksum_of_file(options.init);
+    } catch (const std::exception& e) {
+      return std::string("--init: ") + e.what();
+    }
   }
   if (!options.on_device()) return "";
   const std::string network = options.own != nullptr ? "" : gpu_objection(options.model);
@@ -57,8 +64,12 @@ int servers_of(const Options& options) {
 
 Outcome train_on(Options& options, Transport& transport) {
   if (options.slow_rank != transport.rank()) options.slow_factor = 1;
-  if (!all_ready(transport, objection(options, transport))) return Outcome::cannot_start;
-  if (!all_ready(transport, disagreement(options, transport))) return Outcome::cannot_start;
+  FirstFiles files;
+  if (!all_ready(transport, objection(options, transport, files))) return Outcome::cannot_start;
+  const auto all_alike = [&] {
+    return all_ready(transport, disagreement(options, files, transport));
+  };
+  if (!all_alike()) return Outcome::cannot_start;
   if (options.on_device()) options.gpu = choose_gpu();
   keep_to_one_thread_of_blas();
   if (options.epochs != 0) {
@@ -68,7 +79,8 @@ Outcome train_on(Options& options, Transport& transport) {
     } catch (const std::exception& e) {
       error = e.what();
     }
-    if (!all_ready(transport, error)) return Outcome::cannot_start;
+    // The data may be of other lengths elsewhere.
+    if (!all_ready(transport, error) || !all_alike()) return Outcome::cannot_start;
   }
   if (options.threads == 0) options.threads = threads_of_this_process(transport);
   Threads threads(options.threads);

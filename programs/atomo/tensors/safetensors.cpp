@@ -207,6 +207,9 @@ FileParts write_safetensors(const std::vector<Tensor>& tensors) {
   // Wider elements first, so that all data are aligned whatever their sizes.
   std::vector<const Tensor*> order;
   for (const Tensor& t : tensors) {
+    if (t.name == kMetadata)
+      throw InputError(fmt::format(
+          "a .safetensors file cannot hold a tensor of the name '{}'; write .npz", t.name));
     order.push_back(&t);
   }
   std::stable_sort(order.begin(), order.end(), [](const Tensor* a, const Tensor* b) {

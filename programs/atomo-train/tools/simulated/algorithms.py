@@ -10,7 +10,7 @@ import torch
 from simulated import Refusal
 from simulated.low_rank import LowRank
 from simulated.messages import Messages
-from simulated.optimisers import Sgd, columns, learning_rates, optimiser_of
+from simulated.optimisers import Sgd, columns, first_moment_of, learning_rates, optimiser_of
 from simulated.options import TOLD
 from simulated.replays import Replay, Table
 from simulated.second_moment import SquaresExchange, Told
@@ -78,8 +78,7 @@ class AllGather(_Algorithm):
             self.own, self.own_rows = decoded, self.messages.own(rows_of(fleet, decoded))
         self.shares = []
         if options.share_by_rate:
-            beta = options.momentum if options.optimizer in ("sgd", "signsgd") else options.beta1
-            self.shares = atomo.budget_shares(learning_rates(options), options.share_by_rate, 0.1, beta)
+            self.shares = atomo.budget_shares(learning_rates(options), options.share_by_rate, 0.1, first_moment_of(options))
         optimiser = optimiser_of(options, fleet.layers, fleet.weights, told, exact)
 
         def move():

@@ -231,6 +231,14 @@ class Adafactor:
         return g / (row.sqrt()[:, :, None] * columns.sqrt()[:, None, :])
 
 
+def first_moment_of(options):
+    """The part of an optimiser's first moment that stays from step to step; 0 of one that has none."""
+    name = options.optimizer
+    if name in ("sgd", "nesterov"):
+        return options.momentum
+    return {"muon": Muon.MOMENTUM, "signsgd": 0.0}.get(name, options.beta1)
+
+
 def optimiser_of(options, layers, like, told=None, exact=None):
     """`like`: the weights that it moves."""
     name = options.optimizer
