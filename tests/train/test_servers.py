@@ -267,6 +267,29 @@ class ResumesTest(unittest.TestCase):
         self.resumed(2, "--algorithm", "dcasgd", "--adaptive", "--codec", "atomo:bits=1", "--down", "qsgd:bits=4")
 
 
+    def test_a_finished_run_says_again_what_it_came_to(self):
+        for algorithm, *more in (("ps",), ("ps", "--servers", 2), ("asgd",), ("allgather",), ("dpsgd",)):
+            options = (4, *LOGISTIC, "--algorithm", algorithm, *more)
+            saved = path(f"finished-{algorithm}-{len(more)}.safetensors")
+            with self.subTest(algorithm, more=more):
+                whole, again = finished(*options, "--save", saved), finished(*options, "--resume", saved)
+                self.assertEqual(again.events("step"), [])
+                for figure in ("accuracy", "loss"):
+                    self.assertIsNotNone(whole.events("end")[0][figure])
+                    self.assertEqual(again.events("end")[0][figure], whole.events("end")[0][figure])
+
+    def test_a_finished_folder_has_each_test_once(self):
+        to = path("a-finished-folder")
+        options = (2, *LOGISTIC, "--algorithm", "allgather", "--eval-every", 4, "--out", to)
+        finished(*options)
+        finished(*options, "--resume", os.path.join(to, "checkpoint.safetensors"))
+        with open(os.path.join(to, "log.jsonl"), encoding="utf-8") as file:
+            events = [json.loads(line) for line in file]
+        self.assertEqual([event["steps"] for event in events if event["event"] == "evaluation"], [4, 7])
+        self.assertEqual([event["accuracy"] for event in events if event["event"] == "end"],
+                         [event["accuracy"] for event in events if event["event"] == "evaluation"][-1:])
+
+
 class LateTest(unittest.TestCase):
     def test_refused_payloads(self):
         for algorithm, servers, step in (("dcasgd", 2, 3), ("fedavg", 1, 3), ("difference", 1, 3)):
@@ -323,6 +346,24 @@ class LateTest(unittest.TestCase):
         job.process.send_signal(signal.SIGUSR1)
         _, out, err = job.end(60)
         self.assertIn("interrupted after", out, err)
+
+    def test_a_frozen_worker_that_comes_with_the_resumed_run_has_the_servers_weights(self):
+        """Differences travel, so both ends have to begin with the same ones."""
+        options = ("--model", "logistic", "--batch", 8, "--aggregate", 2, "--down", "qsgd:bits=8", "--timeout", 1, "--lr", 1e-3,
+                   "--steps", 400)
+        saved, whole = path("frozen.safetensors"), path("back.safetensors")
+        job = Job(4, *options, "--stop-at", 200, "--save", saved)
+        job.wait_for_steps(5)
+        os.kill(job.process_of(2), signal.SIGSTOP)
+        status, _, err = job.end(60)
+        self.assertEqual(status, 0, err)
+        self.assertEqual(sum(name.endswith("view") for name in read_safetensors(saved)), 2)
+        finished(4, *options, "--resume", saved, "--save", whole)
+        stored = read_safetensors(whole)
+        views = {name: values for name, values in stored.items() if name.endswith("view")}
+        self.assertEqual(len(views), 3)
+        distances = {name: float(numpy.abs(values - views[min(views)]).max()) for name, values in views.items()}
+        self.assertLess(max(distances.values()), 0.02 * float(numpy.abs(views[min(views)]).max()), distances)
 
     def test_too_few_are_left(self):
         job = self.aggregate("--steps", 1_000_000, "--retries", 0)

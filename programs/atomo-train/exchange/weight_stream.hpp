@@ -44,6 +44,8 @@ class WeightSender {
   /// What a worker has when all that was sent has come.
   [[nodiscard]] std::span<const float> view(std::size_t worker) const;
   void set_view(std::size_t worker, std::span<const float> weights);
+  /// Gives every worker a view of its own, as long as all have one the one that is there.
+  void split_views();
 
  private:
   /// A message that stays put until the last of its sends is done.
@@ -57,8 +59,6 @@ class WeightSender {
   /// Moves `view` towards `weights` by a message that is posted.
   void send_change(std::span<const std::size_t> workers, std::span<const float> weights,
                    std::vector<float>& view, const atomo::Key& key);
-  /// Gives every worker a view of its own.
-  void split_views();
 
   Transport& transport_;
   Shard& shard_;

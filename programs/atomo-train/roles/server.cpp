@@ -79,6 +79,7 @@ bool Server::begin_round() {
 
 bool Server::lead() {
   if (in_round_) end_round();
+  if (std::exchange(was_finished_, false)) test();
   if (!last_round_ && (stopped_ || step_ >= run_.last_step())) {
     dismiss();
     return false;
@@ -130,7 +131,7 @@ void Server::end_round() {
   reports_.clear();
   dropped_.clear();
   step_ += taken;
-  if (run_.tests_after(step_, taken) && !stopped_) test();
+  if (run_.tests_after(step_, taken) && (!stopped_ || step_ >= run_.last_step())) test();
   stopped_ = stopped_ || interrupted();
   // A worker that is a step ahead has to come back before its state can be kept.
   const bool ahead = run_.options.double_buffer && receiver_.outstanding(0) != 0;

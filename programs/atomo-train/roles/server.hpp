@@ -160,6 +160,7 @@ class Server {
   std::uint32_t arrivals_ = 0;  ///< of the step under way
   std::size_t source_ = 0;
   bool in_round_ = false, stopped_ = false;
+  bool was_finished_ = false;  ///< the run that goes on
   bool last_round_ = false;  ///< nobody is sent ahead
   Outcome outcome_ = Outcome::finished;
   Timeline timeline_{false, kLead, ""};

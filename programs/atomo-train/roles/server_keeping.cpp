@@ -154,12 +154,20 @@ void Server::restore() {
   checkpoint_ = run_.resume(*replica_);
   if (!checkpoint_) return;
   step_ = checkpoint_->step;
+  was_finished_ = run_.was_finished(step_);
   sent_before_ = checkpoint_->sent_bytes;
   std::copy(checkpoint_->weights.begin(), checkpoint_->weights.end(), replica_->weights().begin());
   for (std::size_t m = 0; m < checkpoint_->moments.size(); ++m) {
     const auto part = mine(std::span<const float>(checkpoint_->moments[m]));
     optimiser_->moments()[m].assign(part.begin(), part.end());
   }
+  // A worker that was missing when its state was asked for begins with the first weights, and so does
+  // its view: not with that of worker 0, which is otherwise that of all.
+  const auto has_view = [&](std::size_t k) {
+    return checkpoint_->workers[k].arrays.contains(kView);
+  };
+  if (std::ranges::any_of(everybody_, has_view) && !std::ranges::all_of(everybody_, has_view))
+    sender_.split_views();
   for (const std::size_t k : everybody_) {
     seats_[k].next_step = step_;
     const auto& arrays = checkpoint_->workers[k].arrays;

@@ -52,7 +52,10 @@ Worker::Worker(Run& run, const Plan& plan)
               run.options.double_buffer ? 2 : 1) {
   if (const auto checkpoint = run.resume(learner_.replica())) {
     restored_ = checkpoint->workers[worker_];
-    if (!restored_.compressor.empty()) learner_.restore(restored_);
+    if (restored_.compressor.empty())
+      learner_.replica().set_buffers(restored_.buffers);  // the mean of those that were there
+    else
+      learner_.restore(restored_);
   }
   if (!down_policy(plan, run.options).empty()) keep("view", receiver_.weights());
   if (plan.rounds != Rounds::of_local_steps) return;

@@ -29,6 +29,8 @@ std::uint32_t Run::last_step() const {
   return options.stop_at == 0 ? options.steps : std::min(options.stop_at, options.steps);
 }
 
+bool Run::was_finished(std::uint32_t done) const { return done > 0 && done >= options.steps; }
+
 bool Run::tests_after(std::uint32_t done, std::uint32_t steps) const {
   return done == options.steps || comes_round(options.eval_every, done, steps);
 }

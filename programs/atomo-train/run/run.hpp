@@ -23,6 +23,8 @@ struct Run {
   Threads& threads;  ///< of this process
 
   [[nodiscard]] std::uint32_t last_step() const;  ///< exclusive
+  /// Whether a run of `done` steps that goes on had come to its end: a test is all that is to do.
+  [[nodiscard]] bool was_finished(std::uint32_t done) const;
   /// `done`: steps finished so far, the last `steps` of them since this was asked before.
   [[nodiscard]] bool tests_after(std::uint32_t done, std::uint32_t steps = 1) const;
   /// `stopped`: no further step follows, whatever the options say.
@@ -117,13 +119,15 @@ Outcome run_peer(Run& run) {
   return or_end_the_job(run.transport, [&] {
     std::uint32_t done = peer->done();
     bool stopped = false;
+    if (run.was_finished(done)) peer->test(done);
     while (done < run.last_step() && !stopped) {
       const std::uint32_t before = done;
       stopped = peer->train(before);
       done = peer->done();
-      const bool tests = run.tests_after(done, done - before) && !stopped;
+      const bool at_end = done >= run.last_step();
+      const bool tests = run.tests_after(done, done - before) && (!stopped || at_end);
       const bool saves = run.saves_after(done, stopped, done - before);
-      if (tests || saves || done >= run.last_step()) check_weights(peer->weights(), done);
+      if (tests || saves || at_end) check_weights(peer->weights(), done);
       if (tests) peer->test(done);
       if (saves) peer->save(done);
     }

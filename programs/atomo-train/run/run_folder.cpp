@@ -70,10 +70,12 @@ std::string cell(const nlohmann::json& value) {
   return "\"" + CLI::detail::find_and_replace(value.get<std::string>(), "\"", "\"\"") + "\"";
 }
 
-/// Whether an event happened before a run that goes on at step `first`.
-bool is_before(const nlohmann::json& event, std::uint32_t first) {
+/// Whether an event happened before a run that goes on at step `first`. One that was `finished` there
+/// is tested again.
+bool is_before(const nlohmann::json& event, std::uint32_t first, bool finished) {
   const auto kind = event.value("event", "");
   if (kind == "end") return false;
+  if (kind == "evaluation" && finished) return event.value("steps", first) < first;
   if (kind == "step") return event.value("step", first) < first;
   return kind == "start" || event.value("steps", 0U) <= first;
 }
@@ -158,19 +160,20 @@ RunFolder::RunFolder(const Options& o) : folder_(made(o.out)), lock_(folder_) {
   write_whole_file(path(kJobName), o.job);
   steps_.open(path("steps.csv"));
   evaluations_.open(path("evaluations.csv"));
-  if (goes_on) keep_rows(o.resume);
+  if (goes_on) keep_rows(o.resume, o.steps);
   log_.open(path(kLogName), goes_on);
 }
 
-void RunFolder::keep_rows(const std::string& checkpoint) {
+void RunFolder::keep_rows(const std::string& checkpoint, std::uint32_t steps) {
   const auto first = static_cast<std::uint32_t>(
       std::stoul(read_safetensors(checkpoint).metadata.at("step").get<std::string>()));
+  const bool finished = first >= steps;
   std::istringstream lines(read_whole_file(path(kLogName)));
   std::string kept;
   for (std::string line; std::getline(lines, line);) {
     const auto event = nlohmann::json::parse(line, nullptr, false);
     // What a run that was killed wrote last may be half a line.
-    if (event.is_discarded() || !is_before(event, first)) continue;
+    if (event.is_discarded() || !is_before(event, first, finished)) continue;
     kept += line + "\n";
     seconds_before_ = std::max(seconds_before_, event.value("seconds", 0.0));
     add_row(event);

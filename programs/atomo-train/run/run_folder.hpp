@@ -74,7 +74,7 @@ class RunFolder {
   [[nodiscard]] double seconds_before() const noexcept { return seconds_before_; }
 
  private:
-  void keep_rows(const std::string& checkpoint);
+  void keep_rows(const std::string& checkpoint, std::uint32_t steps);
   void add_row(const nlohmann::json& event);
   [[nodiscard]] std::string path(const std::string& name) const { return folder_ + "/" + name; }
 
