@@ -76,15 +76,20 @@ def tell_squares(gradients: Any, own: Any, mean: Any, axis: str, *, seed: Any, s
     _check_every(every)
     if every == 1:
         return _tell(gradients, own, mean, axis, seed, step, channel)
-    told = [leaf for leaf in jax.tree.leaves((gradients, own, mean)) if _is_told(leaf.shape)]
+    def tell() -> Any:
+        return _tell(gradients, own, mean, axis, seed, step, channel)
 
-    def as_told(squares: Any) -> Any:
-        """Inside `shard_map` both branches vary over the axes over which the message does: by a zero from what it is made of."""
-        zero = sum((jnp.where(False, leaf.ravel()[0], 0).astype(jnp.float32) for leaf in told), jnp.float32(0) * jax.lax.axis_index(axis))
-        return jax.tree.map(lambda part: part + zero, squares)
+    def untold() -> Any:
+        """Varies over the same axes of `shard_map` as the other branch."""
+        return jax.tree.map(_varying_like, untold_squares(gradients), jax.eval_shape(tell))
 
-    return jax.lax.cond(step % every == 0, lambda: as_told(_tell(gradients, own, mean, axis, seed, step, channel)),
-                        lambda: as_told(untold_squares(gradients)))
+    return jax.lax.cond(step % every == 0, tell, untold)
+
+
+def _varying_like(x: jax.Array, like: Any) -> jax.Array:
+    kind = getattr(like, "manual_axis_type", None)
+    axes = tuple(getattr(like, "vma", None) or () if kind is None else kind.varying)
+    return jax.lax.pcast(x, axes, to="varying") if axes else x
 
 
 def _check_every(every: Any) -> None:

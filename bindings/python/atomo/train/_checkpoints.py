@@ -53,12 +53,17 @@ def load(run: str | os.PathLike[str], model: torch.nn.Module | None = None, *,
     return weights
 
 
+def statistics_of(module: torch.nn.Module) -> list[torch.Tensor]:
+    """The buffers that checkpoints have: of floating point, and counts of batches, which f32 holds up to 2^24."""
+    return [buffer for buffer in module.buffers() if buffer.is_floating_point() or buffer.dim() == 0]
+
+
 def _fill(path: Path, model: torch.nn.Module, weights: dict[str, torch.Tensor], statistics: np.ndarray) -> None:
     parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
     if shapes != {name: tuple(value.shape) for name, value in weights.items()}:
         raise Error(f"load: the layers of '{path}' are not those of {type(model).__name__}")
-    buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    buffers = statistics_of(model)
     if sum(buffer.numel() for buffer in buffers) != len(statistics):
         raise Error(f"load: the statistics in '{path}' are not those of {type(model).__name__}")
     with torch.no_grad():

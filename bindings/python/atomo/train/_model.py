@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
 from atomo import Error
 
-from ._checkpoints import load
+from ._checkpoints import load, statistics_of
 
 _MOST_CLASSES = 65536  # of the trainer's labels
 
@@ -137,8 +137,7 @@ class Network:
             parameter.data = flat[at:at + parameter.numel()].view(parameter.shape)
             at += parameter.numel()
             parameter.register_hook(self._hook(layer))
-        # And counts of batches, which f32 holds up to 2^24.
-        self._buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point() or buffer.dim() == 0]
+        self._buffers = statistics_of(module)
         self._gradient: Callable[[int, np.ndarray], None] | None = None
         self._missing: set[int] = set()
 
