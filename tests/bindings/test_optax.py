@@ -31,19 +31,6 @@ def gradients_of(seed=0):
             for name, of in common.items()}
 
 
-def told(gradients, codec, step, every=1, along_workers=None):
-    """What every worker hears, mapped over the workers."""
-    def of_worker(own_gradients):
-        worker = jax.lax.axis_index("workers")
-        payload, _ = atomo.jax.encode_tree(own_gradients, codec, seed=3, step=step, worker=worker)
-        zeros = jax.tree.map(jnp.zeros_like, own_gradients)
-        mean = atomo.jax.decode_add_tree(jax.lax.all_gather(payload, "workers"), 1 / WORKERS, zeros, codec)
-        own = atomo.jax.decode_tree(payload, codec, own_gradients)
-        return mean, atomo.optax.tell_squares(own_gradients, own, mean, "workers", seed=3, step=step, every=every)
-
-    return (along_workers or by_vmap)(of_worker)(gradients)
-
-
 def by_vmap(of_worker):
     return jax.vmap(of_worker, axis_name="workers")
 
@@ -56,6 +43,19 @@ def by_shard_map(of_worker):
         return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], of_worker(*jax.tree.map(lambda leaf: leaf[0], trees)))
 
     return jax.shard_map(of_device, mesh=mesh, in_specs=P("workers"), out_specs=P("workers"))
+
+
+def told(gradients, codec, step, every=1, along_workers=by_vmap):
+    """What every worker hears, mapped over the workers."""
+    def of_worker(own_gradients):
+        worker = jax.lax.axis_index("workers")
+        payload, _ = atomo.jax.encode_tree(own_gradients, codec, seed=3, step=step, worker=worker)
+        zeros = jax.tree.map(jnp.zeros_like, own_gradients)
+        mean = atomo.jax.decode_add_tree(jax.lax.all_gather(payload, "workers"), 1 / WORKERS, zeros, codec)
+        own = atomo.jax.decode_tree(payload, codec, own_gradients)
+        return mean, atomo.optax.tell_squares(own_gradients, own, mean, "workers", seed=3, step=step, every=every)
+
+    return along_workers(of_worker)(gradients)
 
 
 def test_without_a_codecs_noise_the_sums_are_those_of_the_gradients():

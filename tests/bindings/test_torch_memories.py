@@ -241,9 +241,8 @@ def test_a_skipped_step_leaves_the_sums_of_any_layer(world, net, policy, way):
             check_sums(result["gradients"], [of_rank["memories"][2] for of_rank in results])
 
 
-@pytest.mark.parametrize("then", ["a step", "a checkpoint", "another policy"])
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("memory", ["ef", "ef21"])
+@pytest.mark.parametrize("memory, then", [("ef21", "a step"), *((memory, then) for memory in ("ef", "ef21") for then in ("a checkpoint", "another policy"))])
 def test_a_step_that_an_error_cuts_short_leaves_memories_and_sums(world, memory, way, then):
     results = world(2).run(memory_runs.cut_short, f"{memory}+topk:keep=0.05", way, then)
     assert "planted" in results[1]["said"][0] and len(results[0]["said"]) == 1

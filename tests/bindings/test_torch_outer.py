@@ -273,12 +273,9 @@ def test_while_a_rank_is_not_finite_no_round_counts(world):
         assert result["applied"] == [False, False, True] + 9 * [False] and len(result["seen"]) == 3
 
 
-@pytest.mark.parametrize("memory", [None, "ef", "ef21"])
-@pytest.mark.parametrize("clip", [None, "median"])
+@pytest.mark.parametrize("clip, memory", [(None, None), (None, "ef"), (None, "ef21"), ("median", None), ("median", "ef")])
 def test_a_change_that_its_codec_cannot_hold_is_skipped(world, clip, memory):
     """A rank is far away: its change is finite, and its halves are not."""
-    if clip and memory == "ef21":
-        return
     for result in world(3).run(outer_faults.far_away, policy="identity:dtype=f16", clip=clip, memory=memory):
         assert result["applied"] == [True, False, True] and result["nonfinite"] == (0,)
         assert all(np.isfinite(p).all() for of in result["outer"] for p in of.values())

@@ -394,8 +394,8 @@ class Compressor:
 
     def memory(self, name: str) -> bytes:
         """What the memory of a layer keeps, of a codec such as `ef+topk:keep=0.01`: f32 values, an entry each, for
-        `numpy.frombuffer(..., "float32")`; of `ef21+` all that was sent so far. Empty where its codec has no memory. Between steps. Raises `atomo.Error` of a
-        part, which keeps nothing.
+        `numpy.frombuffer(..., "float32")`; of `ef21+` all that was sent so far. Empty where its codec has no memory. Between
+        steps. Raises `atomo.Error` of a part, which keeps nothing.
 
         >>> import atomo, numpy
         >>> model = atomo.Compressor({"a": 4}, "ef+topk:keep=1")

@@ -76,6 +76,7 @@ def tell_squares(gradients: Any, own: Any, mean: Any, axis: str, *, seed: Any, s
     _check_every(every)
     if every == 1:
         return _tell(gradients, own, mean, axis, seed, step, channel)
+
     def tell() -> Any:
         return _tell(gradients, own, mean, axis, seed, step, channel)
 
