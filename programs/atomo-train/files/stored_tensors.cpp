@@ -21,6 +21,14 @@
 #include "files/whole_file.hpp"
 
 namespace train {
+
+std::string checksum_of(const std::string& content) {
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%016llx",
+                static_cast<unsigned long long>(XXH3_64bits(content.data(), content.size())));
+  return digits;
+}
+
 namespace {
 
 using atomo::programs::kHeaderLengthBytes;
@@ -31,13 +39,6 @@ using atomo::programs::kMostNested;
 constexpr const char* kChecksum = "xxh3";
 constexpr std::string_view kChecksumField = "\"xxh3\":\"";
 const std::string kNoChecksum(16, '0');
-
-std::string checksum_of(const std::string& content) {
-  char digits[17];
-  std::snprintf(digits, sizeof digits, "%016llx",
-                static_cast<unsigned long long>(XXH3_64bits(content.data(), content.size())));
-  return digits;
-}
 
 /// Where the digits of the checksum stand in a file.
 std::size_t place_of_checksum(std::string_view content) {

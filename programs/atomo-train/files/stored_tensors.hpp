@@ -26,6 +26,9 @@ class DamagedFile : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// XXH3 in 64 bits, as 16 digits.
+[[nodiscard]] std::string checksum_of(const std::string& content);
+
 /// `metadata` is a flat object of strings, to which the file's checksum is added. Written whole or
 /// not at all.
 void write_safetensors(const std::string& path, const std::vector<StoredTensor>& tensors,

@@ -8,14 +8,12 @@
 #include <array>
 #include <atomo/version.hpp>
 #include <cstdint>
-#include <cstdio>
 #include <stdexcept>
 #include <vector>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "files/whole_file.hpp"
 #include "run/run.hpp"
 
 namespace train {
@@ -65,14 +63,6 @@ std::string disagreement(const Options& options, const FirstFiles& files, Transp
     ++at;
   }
   return differing.empty() ? "" : "the processes were not started alike: " + differing;
-}
-
-std::string checksum_of_file(const std::string& path) {
-  const std::string content = read_whole_file(path);
-  std::array<char, 17> digits{};
-  std::snprintf(digits.data(), digits.size(), "%016llx",
-                static_cast<unsigned long long>(XXH3_64bits(content.data(), content.size())));
-  return std::string("xxh3 ") + digits.data();
 }
 
 }  // namespace train

@@ -21,7 +21,4 @@ struct FirstFiles {
 [[nodiscard]] std::string disagreement(const Options& options, const FirstFiles& files,
                                        Transport& transport);
 
-/// A checksum of a file's bytes. \throws std::runtime_error for one that cannot be read.
-[[nodiscard]] std::string checksum_of_file(const std::string& path);
-
 }  // namespace train

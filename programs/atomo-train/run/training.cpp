@@ -15,6 +15,8 @@
 #include "exchange/exchange.hpp"
 #include "exchange/threads.hpp"
 #include "files/checkpoint.hpp"
+#include "files/stored_tensors.hpp"
+#include "files/whole_file.hpp"
 #include "learning/learner.hpp"
 #include "learning/replica.hpp"
 #include "run/agreement.hpp"
@@ -41,7 +43,7 @@ std::string objection(const Options& options, const Transport& transport, FirstF
   }
   if (!options.init.empty() && options.resume.empty()) {
     try {
-      files.init = checksum_of_file(options.init);
+      files.init = "xxh3 " + checksum_of(read_whole_file(options.init));
     } catch (const std::exception& e) {
       return std::string("--init: ") + e.what();
     }
