@@ -100,11 +100,32 @@ ConstBytes message_of(const void* message, std::size_t bytes);
 ConstTensorView view_of(const atomo_const_tensor* tensor);
 TensorView view_of(const atomo_tensor* tensor);
 
-// Lists are kept in memory of this thread, which only grows: a span is valid until the thread's
-// next call.
-std::span<const ConstTensorView> views_of(const atomo_const_tensor* tensors, std::size_t count);
-std::span<const TensorView> views_of(const atomo_tensor* tensors, std::size_t count);
-std::span<const ConstBytes> messages_of(const atomo_bytes* messages, std::size_t count);
+/// The items of one call, in memory that the thread lends it and takes back, so that later calls do not
+/// allocate. A call made within this one, by an executor's `run` or a codec of the caller's, finds that
+/// memory lent and takes its own.
+template <typename Item>
+class Lent {
+ public:
+  Lent() noexcept : items_(std::exchange(of_thread(), {})) { items_.clear(); }
+  Lent(Lent&& other) noexcept = default;
+  Lent& operator=(Lent&&) = delete;
+  ~Lent() {
+    if (items_.capacity() > of_thread().capacity()) of_thread() = std::move(items_);
+  }
+  [[nodiscard]] std::vector<Item>& items() noexcept { return items_; }
+  operator std::span<const Item>() const noexcept { return items_; }
+
+ private:
+  static std::vector<Item>& of_thread() noexcept {
+    thread_local std::vector<Item> kept;
+    return kept;
+  }
+  std::vector<Item> items_;
+};
+
+Lent<ConstTensorView> views_of(const atomo_const_tensor* tensors, std::size_t count);
+Lent<TensorView> views_of(const atomo_tensor* tensors, std::size_t count);
+Lent<ConstBytes> messages_of(const atomo_bytes* messages, std::size_t count);
 
 /// Copies bytes out by the rules of `atomo_codec_spec`.
 Status copied_out(ConstBytes bytes, void* out, std::size_t capacity, std::size_t* needed);

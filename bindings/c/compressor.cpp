@@ -192,7 +192,7 @@ atomo_status atomo_compressor_encode(atomo_compressor* compressor,
   return guarded([&] {
     atomo_compressor& c = given(compressor, "compressor");
     const auto to = atomo::c::payload_of(payload, capacity, bytes);
-    return with_views(c, tensors, count, [&](auto views) {
+    return with_views(c, tensors, count, [&](const auto& views) {
       return c.model.encode(views, atomo::c::key_of(key), to, context_of(context));
     });
   });
@@ -203,7 +203,7 @@ atomo_status atomo_compressor_decode(const atomo_compressor* compressor, const v
                                      size_t count, const atomo_context* context) {
   return guarded([&] {
     const atomo_compressor& c = given(compressor, "compressor");
-    return with_views(c, tensors, count, [&](auto views) {
+    return with_views(c, tensors, count, [&](const auto& views) {
       return c.model.decode(message_of(message, message_bytes), views, context_of(context));
     });
   });
@@ -216,7 +216,7 @@ atomo_status atomo_compressor_decode_add(const atomo_compressor* compressor, con
   return guarded([&] {
     const atomo_compressor& c = given(compressor, "compressor");
     const float scale = atomo::c::checked_alpha(alpha);
-    return with_views(c, tensors, count, [&](auto views) {
+    return with_views(c, tensors, count, [&](const auto& views) {
       return c.model.decode_add(message_of(message, message_bytes), scale, views,
                                 context_of(context));
     });
@@ -230,7 +230,7 @@ atomo_status atomo_compressor_decode_add_all(const atomo_compressor* compressor,
   return guarded([&] {
     const atomo_compressor& c = given(compressor, "compressor");
     const float scale = atomo::c::checked_alpha(alpha);
-    return with_views(c, tensors, count, [&](auto views) {
+    return with_views(c, tensors, count, [&](const auto& views) {
       return c.model.decode_add_all(atomo::c::messages_of(messages, message_count), scale, views,
                                     context_of(context));
     });

@@ -148,6 +148,10 @@ class CCodec final : public OwnCodec {
     t.bias_bound = claims.bias_bound;
     if (claims.has_omega != 0) t.omega = claims.omega;
     if (claims.has_contraction != 0) t.contraction = claims.contraction;
+    if (claims.has_largest != 0) t.largest = claims.largest;
+    t.step = claims.step;
+    t.smallest = claims.smallest;
+    if (claims.highest != 0) t.highest = claims.highest;
     t.averages_over_workers = claims.averages_over_workers != 0;
     t.fixed_size = claims.fixed_size != 0;
     t.bounded = claims.bounded != 0;

@@ -25,16 +25,15 @@ View checked_view(const Tensor& tensor) {
   return view;
 }
 
-/// `one(items[i])` for each, in `list`; an error says which item it was.
-template <typename Item, typename Made, typename One>
-std::span<const Made> listed(const Item* items, std::size_t count, const char* name,
-                             std::vector<Made>& list, One one) {
+/// `one(items[i])` for each; an error says which item it was.
+template <typename Made, typename Item, typename One>
+Lent<Made> listed(const Item* items, std::size_t count, const char* name, One one) {
   if (count > 0) check_given(items, name);
-  list.clear();
-  list.reserve(count);
+  Lent<Made> list;
+  list.items().reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     try {
-      list.push_back(one(items[i]));
+      list.items().push_back(one(items[i]));
     } catch (const Error& e) {
       throw Error(std::string(name) + "[" + std::to_string(i) + "]: " + e.what());
     }
@@ -127,20 +126,18 @@ TensorView view_of(const atomo_tensor* tensor) {
   return checked_view<TensorView>(given(tensor, "tensor"));
 }
 
-std::span<const ConstTensorView> views_of(const atomo_const_tensor* tensors, std::size_t count) {
-  thread_local std::vector<ConstTensorView> list;
-  return listed(tensors, count, "tensors", list, checked_view<ConstTensorView, atomo_const_tensor>);
+Lent<ConstTensorView> views_of(const atomo_const_tensor* tensors, std::size_t count) {
+  return listed<ConstTensorView>(tensors, count, "tensors",
+                                 checked_view<ConstTensorView, atomo_const_tensor>);
 }
 
-std::span<const TensorView> views_of(const atomo_tensor* tensors, std::size_t count) {
-  thread_local std::vector<TensorView> list;
-  return listed(tensors, count, "tensors", list, checked_view<TensorView, atomo_tensor>);
+Lent<TensorView> views_of(const atomo_tensor* tensors, std::size_t count) {
+  return listed<TensorView>(tensors, count, "tensors", checked_view<TensorView, atomo_tensor>);
 }
 
-std::span<const ConstBytes> messages_of(const atomo_bytes* messages, std::size_t count) {
-  thread_local std::vector<ConstBytes> list;
-  return listed(messages, count, "messages", list,
-                [](const atomo_bytes& m) { return message_of(m.data, m.bytes); });
+Lent<ConstBytes> messages_of(const atomo_bytes* messages, std::size_t count) {
+  return listed<ConstBytes>(messages, count, "messages",
+                            [](const atomo_bytes& m) { return message_of(m.data, m.bytes); });
 }
 
 Status copied_out(ConstBytes bytes, void* out, std::size_t capacity, std::size_t* needed) {

@@ -8,6 +8,7 @@
 #include "jax_coder.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
@@ -79,7 +80,7 @@ class ModelCoder final : public Coder {
  public:
   explicit ModelCoder(const Request& request)
       : compressor_(named(request), atomo::Policy::parse(request.spec),
-                    {.device = request.device}) {
+                    {.device = request.device, .learns_ranks = false}) {
     for (std::size_t i = 0; i < request.layers.size(); ++i) check_stateless(compressor_.codec(i));
     max_encoded_bytes = compressor_.max_encoded_bytes();
     longest_message = compressor_.wire_bytes().value_or(max_encoded_bytes);
@@ -122,6 +123,7 @@ std::string identity_of(const Request& request) {
 struct Coders {
   std::mutex mutex;
   std::unordered_map<std::string, std::vector<std::unique_ptr<Coder>>> idle;
+  std::uint64_t forgotten = 0;
 };
 Coders& coders() {
   static auto* const all = new Coders;
@@ -133,6 +135,7 @@ Coders& coders() {
 void ReturnCoder::operator()(Coder* coder) const noexcept {
   std::unique_ptr<Coder> owner(coder);
   const std::lock_guard lock(coders().mutex);
+  if (forgotten != coders().forgotten) return;
   try {
     idle->push_back(std::move(owner));
   } catch (...) {
@@ -142,18 +145,29 @@ void ReturnCoder::operator()(Coder* coder) const noexcept {
 
 CoderLease take_coder(const Request& request) {
   const std::string identity = identity_of(request);
-  std::vector<std::unique_ptr<Coder>>* idle = nullptr;
+  ReturnCoder giving_back;
   {
     const std::lock_guard lock(coders().mutex);
-    idle = &coders().idle[identity];
-    if (!idle->empty()) {
-      std::unique_ptr<Coder> coder = std::move(idle->back());
-      idle->pop_back();
-      return CoderLease(coder.release(), ReturnCoder{idle});
+    auto& idle = coders().idle[identity];
+    giving_back = {&idle, coders().forgotten};
+    if (!idle.empty()) {
+      std::unique_ptr<Coder> coder = std::move(idle.back());
+      idle.pop_back();
+      return CoderLease(coder.release(), giving_back);
     }
   }
-  if (request.model) return CoderLease(new ModelCoder(request), ReturnCoder{idle});
-  return CoderLease(new TensorCoder(request), ReturnCoder{idle});
+  if (request.model) return CoderLease(new ModelCoder(request), giving_back);
+  return CoderLease(new TensorCoder(request), giving_back);
+}
+
+void forget_coders() {
+  std::vector<std::unique_ptr<Coder>> owners;  // a codec in Python takes the GIL to end, not this lock
+  const std::lock_guard lock(coders().mutex);
+  ++coders().forgotten;
+  for (auto& [identity, idle] : coders().idle) {
+    std::ranges::move(idle, std::back_inserter(owners));
+    idle.clear();
+  }
 }
 
 }  // namespace atomo_jax

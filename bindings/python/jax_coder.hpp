@@ -51,6 +51,7 @@ class Coder {
 /// Gives a coder back when the call is over.
 struct ReturnCoder {
   std::vector<std::unique_ptr<Coder>>* idle = nullptr;
+  std::uint64_t forgotten = 0;  ///< how often coders had been forgotten when this one was lent
   void operator()(Coder* coder) const noexcept;
 };
 using CoderLease = std::unique_ptr<Coder, ReturnCoder>;
@@ -59,5 +60,9 @@ using CoderLease = std::unique_ptr<Coder, ReturnCoder>;
 /// each request as there were calls at once. On a device the coder is made on the current one.
 /// \throws atomo::Error for a bad spec, policy, name or shape.
 CoderLease take_coder(const Request& request);
+
+/// Gives up all coders that were made so far, those in use when their calls end: a spec may mean another codec
+/// from now on.
+void forget_coders();
 
 }  // namespace atomo_jax

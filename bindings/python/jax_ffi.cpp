@@ -200,7 +200,7 @@ nb::dict handlers() {
 }  // namespace atomo_jax
 
 NB_MODULE(_atomo_jax, m) {
-  atomo::python::bind_own_codecs(m);
+  atomo::python::bind_own_codecs(m, atomo_jax::forget_coders);
   m.doc() = "XLA custom calls of atomo: what atomo.jax registers.";
   m.def("handlers", &atomo_jax::handlers, "Capsules by platform and by name of the custom call.");
   m.def("capacity", &atomo_jax::capacity_of, nanobind::arg("spec"), nanobind::arg("model"),

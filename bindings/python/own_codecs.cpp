@@ -226,12 +226,17 @@ nb::bytes draws(const std::vector<std::uint64_t>& key, std::uint64_t first, std:
 
 nb::object take_codec_exception() { return nb::steal(std::exchange(last_exception, nullptr)); }
 
-void bind_own_codecs(nb::module_& module) {
+void bind_own_codecs(nb::module_& module, void (*when_unregistered)()) {
   register_catalogue();
   module.def("register", &register_in_python, nb::arg("name"), nb::arg("help"), nb::arg("summary"),
              nb::arg("example"), nb::arg("keys"), nb::arg("make"));
   module.def(
-      "unregister", [](const std::string& name) { return unregister_codec(name); },
+      "unregister",
+      [when_unregistered](const std::string& name) {
+        const bool was_there = unregister_codec(name);
+        when_unregistered();
+        return was_there;
+      },
       nb::arg("name"));
   module.def("load_codecs", &load_codecs, nb::arg("path"));
   module.def("draws", &draws, nb::arg("key"), nb::arg("first"), nb::arg("count"));

@@ -13,6 +13,8 @@ namespace nb = nanobind;
 /// is none. The caller holds the GIL.
 [[nodiscard]] nb::object take_codec_exception();
 
-void bind_own_codecs(nb::module_& module);
+/// `when_unregistered` is called when a codec was taken out: codecs made before go on living, and belong to the
+/// past.
+void bind_own_codecs(nb::module_& module, void (*when_unregistered)() = [] {});
 
 }  // namespace atomo::python

@@ -324,7 +324,7 @@ ATOMO_API atomo_status atomo_compressor_predicted_prices(const atomo_compressor*
 /// smaller `capacity`, of values, gives ATOMO_BUFFER_TOO_SMALL. Between steps.
 ATOMO_API atomo_status atomo_compressor_memory(const atomo_compressor* compressor, size_t i,
                                                float* values, size_t capacity, size_t* needed);
-/// Every memory becomes zero, as in a new model. Between steps.
+/// Every memory becomes zero, as in a new model. Refused within a step or message.
 ATOMO_API atomo_status atomo_compressor_reset_memory(atomo_compressor* compressor);
 /// What it has learnt of its price and of its layers' shares under a `cap=`, and its memories, to go on after a crash;
 /// copied out as `atomo_codec_spec` says, without a terminating zero. On a device this and `atomo_compressor_load` wait.

@@ -217,8 +217,9 @@ typedef struct atomo_own_codec {
   /// the codec then. `error`: as in atomo_codec_layer.
   int32_t (*create)(void* user, const char* keys, char* error, void** codec);
   void (*destroy)(void* codec);  ///< gives up what `create` made; may be NULL
-  /// What the codec claims, in a struct of zeros: `unbiased`, `bias_bound`, `omega`, `contraction` (with their
-  /// flags), `averages_over_workers`, `fixed_size`, `bounded`. NULL: it claims nothing.
+  /// What the codec claims, in a struct of zeros: `unbiased`, `bias_bound`, `omega`, `contraction` and
+  /// `largest` (with their flags), `step`, `smallest`, `highest` (0: a message holds every float),
+  /// `averages_over_workers`, `fixed_size`, `bounded`. NULL: it claims nothing.
   void (*traits)(void* codec, atomo_traits* claims);
   /// The most bytes that `encode` writes for a shape: at most 8 an element and 32,000 more.
   int32_t (*max_bytes)(void* codec, const atomo_codec_layer* layer, size_t* bytes);

@@ -150,7 +150,8 @@ class Compressor {
   [[nodiscard]] std::size_t encode_workspace_bytes() const noexcept;
   /// Workspace of `encode_layer` of one layer.
   [[nodiscard]] std::size_t encode_workspace_bytes(std::size_t layer) const;
-  /// Workspace of `decode`, `decode_add` and `decode_add_all`.
+  /// Workspace of `decode`, `decode_add` and `decode_add_all` into views of the layers' own dtypes, or
+  /// f32.
   [[nodiscard]] std::size_t decode_workspace_bytes() const noexcept;
   /// Workspace of `decode_layer`, `decode_layer_add` and `decode_layer_add_all` of one layer, into a
   /// view of any dtype.
@@ -159,12 +160,13 @@ class Compressor {
   /// One container of all layers, at one price found from the whole budget. `key.tensor` must be 0:
   /// layers are numbered in registration order. The next streamed step is predicted to need the
   /// same price (on a device a cap is still shared out as the last streamed step's sizes ask).
+  /// `wrong_stage` while a message or a step is under way.
   Status encode(std::span<const ConstTensorView> layers, const Key& key, const Payload& payload,
                 const Context& context) noexcept;
   /// Begins a whole message whose layers come one by one, as back-propagation makes them: the bytes
   /// and what is learnt are those of `encode`, whose conditions hold. `payload` and the context's
   /// workspace belong to the message until `end_message`. `wrong_stage` when a message or a step is
-  /// under way; `unsupported` on a device.
+  /// under way, and of a part, which has `encode` alone; `unsupported` on a device.
   Status begin_message(const Key& key, const Payload& payload, const Context& context) noexcept;
   /// Layer i of the message: all the work that does not need the price of the model, which may be
   /// all there is. Any order, any thread, different layers at once; of a layer that is added again
@@ -231,8 +233,8 @@ class Compressor {
   /// the bytes are those of `join` of the layers' messages, once there is a price. `decode` and its
   /// likes read such messages at any time. On a device a part takes as many launches as a model, and
   /// one more, and has tables of its own there. Parts may be encoded as layers are: on any threads, or
-  /// streams. `begin_step`, and with it `encode_layer` and `end_step`, of a part are refused
-  /// (`wrong_stage`), as is its `encode` outside a step of this model; `invalid_argument` for another
+  /// streams. `begin_step`, and with it `encode_layer` and `end_step`, and `begin_message` of
+  /// a part are refused (`wrong_stage`), as is its `encode` outside a step of this model; `invalid_argument` for another
   /// key. Set-up: allocates. This model outlives its parts; what is learnt is saved with it.
   /// \throws Error for layers that the model has not, a part of a part, or a cap that leaves no room.
   [[nodiscard]] Compressor part(std::size_t first, std::size_t count);
@@ -275,26 +277,27 @@ class Compressor {
   [[nodiscard]] std::vector<float> memory(std::size_t layer) const;
   /// Bytes that the memories take, beside all workspaces; 0 of a part.
   [[nodiscard]] std::size_t memory_bytes() const noexcept;
-  /// Every memory becomes zero, as in a new model. Between steps; waits for a device. \throws Error of a
-  /// part.
+  /// Every memory becomes zero, as in a new model. Waits for a device. \throws Error of a part, and
+  /// within a step or message.
   void reset_memory();
-  /// Memories become what they were before the last message of their layers, which nobody used: another
-  /// worker's gradient was not finite, and all skip the step. A second call changes nothing before the next
-  /// message. `only_if` may be null, or point to a status (a device word on CUDA), such as that of
+  /// Memories become what they were before the last step, or message outside a step, which nobody used:
+  /// another worker's gradient was not finite, and all skip the step. A layer that this step or message did
+  /// not have stays as it is, as all do where the call that was to make the message failed. A second call
+  /// changes nothing before the next message. `only_if` may be null, or point to a status (a device word on CUDA), such as that of
   /// `decode_add_all`: then only where it has `non_finite`. Neither allocates nor waits; on a device one
-  /// launch on the context's stream, behind the message's. `unsupported` without
+  /// launch on the context's stream, behind the message's (more where the step left layers out). `unsupported` without
   /// `CompressorOptions::takes_back`, `wrong_stage` within a step or message, and of a part.
   Status take_memory_back(const Context& context = {}, const Status* only_if = nullptr) noexcept;
 
   /// Everything needed to go on after a crash, to the bit: what the controller has learnt of the
   /// model's price, under a `cap=` of its layers' shares, the ranks of its sketches, and the memories
-  /// under their layers' names. Between
-  /// steps. On a device this call and `load` wait for all its work. \throws Error when that failed, and
-  /// of a part, which keeps nothing.
+  /// under their layers' names. On a
+  /// device this call and `load` wait for all its work. \throws Error when that failed, of a part, which
+  /// keeps nothing, and within a step or message.
   [[nodiscard]] std::vector<std::byte> save(Saved what = Saved::all) const;
   /// What the state does not hold stays as it is. A state of other layers gives its prices, and the memories whose layer's name, shape and rule of
   /// memory are the same: other memories become zero, sketches begin anew. \throws Error when the
-  /// bytes are not a saved state of a model with these caps.
+  /// bytes are not a saved state of a model with these caps, of a part, and within a step or message.
   void load(ConstBytes state);
 
  private:

@@ -77,9 +77,9 @@ class DeviceModel {
   virtual Status clear_memories() const noexcept = 0;
   /// All that they take on the device.
   [[nodiscard]] virtual std::size_t memory_bytes() const noexcept = 0;
-  /// What the last message of each layer moved becomes what it was, where `only_if`, a device word, is
-  /// null or has `non_finite`.
-  virtual Status take_memories_back(const Status* only_if,
+  /// What the last message of each layer of [first, first + count) moved becomes what it was, where
+  /// `only_if`, a device word, is null or has `non_finite`.
+  virtual Status take_memories_back(std::size_t first, std::size_t count, const Status* only_if,
                                     const Context& context) const noexcept = 0;
 };
 

@@ -367,11 +367,12 @@ class Model final : public backend::DeviceModel {
   }
   Status clear_memories() const noexcept override { return memories_->clear(); }
   std::size_t memory_bytes() const noexcept override { return memories_->bytes(); }
-  Status take_memories_back(const Status* only_if, const Context& context) const noexcept override {
+  Status take_memories_back(std::size_t first, std::size_t count, const Status* only_if,
+                            const Context& context) const noexcept override {
     if (context.stream == nullptr) return Status::invalid_argument;
     if (!device_.is_current()) return Status::unsupported;
     Queue queue(context.stream);
-    take_back(memories_->range(0, layers_.size()), only_if, queue);
+    take_back(memories_->range(first, count), only_if, queue);
     return status_of(queue, Status::ok);
   }
 

@@ -77,16 +77,20 @@ std::size_t Compressor::decode_workspace_bytes(std::size_t layer) const {
 
 Status Compressor::encode(std::span<const ConstTensorView> layers, const Key& key,
                           const Payload& payload, const Context& context) noexcept {
+  if (impl_->in_message || impl_->in_step)
+    return impl_->report_on_host(context, Status::wrong_stage);
+  impl_->forget_moves();
   if (impl_->device != nullptr) return impl_->encode_on_device(layers, key, payload, context);
   const FpGuard guard;
-  if (impl_->in_message) return report(context, Status::wrong_stage);
   return report(context, impl_->encode(layers, key, payload, context));
 }
 
 Status Compressor::begin_message(const Key& key, const Payload& payload,
                                  const Context& context) noexcept {
   if (impl_->device != nullptr) return Status::unsupported;
-  if (impl_->in_message || impl_->in_step) return report(context, Status::wrong_stage);
+  if (impl_->in_message || impl_->in_step || impl_->whole_model != nullptr)
+    return report(context, Status::wrong_stage);
+  impl_->forget_moves();
   const Status status = impl_->begin_message(key, payload, context);
   impl_->in_message = !failed(status);
   return report(context, status);
@@ -179,7 +183,7 @@ Status Compressor::begin_step(const Key& key, const Prices& prices) noexcept {
   impl_->prices = {prices.atoms, prices.grid, false};
   impl_->given = true;
   std::fill(impl_->seen.begin(), impl_->seen.end(), std::uint8_t{0});
-  std::fill(impl_->moved.begin(), impl_->moved.end(), std::uint8_t{0});
+  impl_->forget_moves();
   impl_->in_step = true;
   return Status::ok;
 }
@@ -226,6 +230,7 @@ Status Compressor::decode_layer_add_all(std::size_t i, std::span<const ConstByte
 
 void Compressor::reset_memory() {
   if (impl_->whole_model != nullptr) throw Error("a part keeps nothing: reset the whole model");
+  impl_->check_between_steps("reset_memory");
   if (failed(impl_->reset_memory())) throw Error("CUDA: the device did not clear the memories");
 }
 

@@ -150,7 +150,11 @@ Status Compressor::Impl::encode_on_device(std::span<const ConstTensorView> views
   std::fill(seen.begin(), seen.end(), std::uint8_t{2});  // what sends is known on the device alone
   const double budgets[2] = {gather(Pool::atoms, false, share()),
                              gather(Pool::grid, false, share())};
-  if (whole_model == nullptr) return device->encode(views, key, budgets, nullptr, payload, context);
+  if (whole_model == nullptr) {
+    const Status status = device->encode(views, key, budgets, nullptr, payload, context);
+    if (!failed(status)) note_moved();
+    return status;
+  }
   if (const Status s = check_part(key, context); failed(s)) return s;
   if (any_moved()) return Status::wrong_stage;
   Key own = key;
@@ -195,7 +199,10 @@ Status Compressor::Impl::begin_message(Key key, const Payload& payload,
     key.tensor = static_cast<std::uint16_t>(first_layer);
   }
   if (const Status s = carve(context.workspace); failed(s)) return s;
-  if (context.key != nullptr) key = *context.key;
+  if (context.key != nullptr) {
+    if (context.key->tensor != 0) return Status::invalid_argument;
+    key = *context.key;
+  }
   if (context.step != nullptr) key.step = *context.step;
   message_key = key;
   message = payload;
@@ -380,8 +387,9 @@ Status Compressor::Impl::add_through_f32(std::span<const ConstBytes> messages, f
   sums = HalfSums(views);
   for (std::size_t i = 0; i < views.size(); ++i) {
     if (!is_half(views[i])) continue;
-    key->tensor = static_cast<std::uint16_t>(i);
-    status |= round_to_half(memory.data() + sums.begin(i), plans[i].n, *key, kOutputDraws,
+    Key own = *key;
+    own.tensor = static_cast<std::uint16_t>(own.tensor + i);
+    status |= round_to_half(memory.data() + sums.begin(i), plans[i].n, own, kOutputDraws,
                             views[i].dtype, views[i].data, context.executor)
                   .status();
   }

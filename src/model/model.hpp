@@ -6,6 +6,7 @@
 /// public face. A part of a model is a model whose encoders, prices and ranks
 /// are the whole's.
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -74,8 +75,7 @@ struct Compressor::Impl {
   std::vector<price::RankState> ranks, next_ranks;  // a layer each
 
   // Of layers with a memory: a layer each, empty where there are none, of a part, and on a device,
-  // which keeps its own; and whether a message of the step under way has moved it, or on a device was
-  // to.
+  // which keeps its own; and whether the last step or message has moved it, or on a device was to.
   std::vector<std::size_t> remembering;
   std::vector<codec::LayerMemory> memories;
   std::vector<std::uint8_t> moved;
@@ -186,10 +186,15 @@ struct Compressor::Impl {
   [[nodiscard]] bool any_moved() const noexcept;
   /// Of a whole message, fitted and not yet closed: its memories move. `so_far` is its status.
   Status keep_unsent(const codec::LayerPrices& found, Status so_far, Executor* executor) noexcept;
-  /// The memories of a part's layers have moved.
+  /// A message of these layers has moved their memories.
   void note_moved() noexcept;
+  /// A step, or a message outside one, begins: only what it moves can be taken back.
+  void forget_moves() noexcept { std::ranges::fill(moved, std::uint8_t{0}); }
+  /// \throws Error naming the call where a step or a message is under way.
+  void check_between_steps(const char* call) const;
   Status reset_memory() noexcept;
   Status take_memory_back(const Context& context, const Status* only_if) noexcept;
+  Status take_back_on_device(const Context& context, const Status* only_if) noexcept;
   /// Of a layer with a memory, as they are saved. \throws Error where a device fails.
   [[nodiscard]] std::vector<std::byte> kept_bytes(std::size_t i) const;
   [[nodiscard]] std::size_t memory_bytes() const noexcept;

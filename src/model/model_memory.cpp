@@ -71,8 +71,8 @@ bool Compressor::Impl::any_moved() const noexcept {
 }
 
 void Compressor::Impl::note_moved() noexcept {
-  if (whole_model == nullptr) return;
-  for (const std::size_t i : remembering) whole_model->moved[first_layer + i] = 1;
+  auto& whole = whole_model != nullptr ? *whole_model : *this;
+  for (const std::size_t i : remembering) whole.moved[first_layer + i] = 1;
 }
 
 /// A message whose layers are all finite moves all of them, any other none.
@@ -97,6 +97,12 @@ Status Compressor::Impl::keep_unsent(const codec::LayerPrices& found, Status so_
   return Status::ok;
 }
 
+void Compressor::Impl::check_between_steps(const char* call) const {
+  if (in_step || in_message)
+    throw Error(std::string(call) + ": the " + (in_step ? "step" : "message") +
+                " under way has to end first");
+}
+
 Status Compressor::Impl::reset_memory() noexcept {
   if (device != nullptr) return remembering.empty() ? Status::ok : device->clear_memories();
   for (const std::size_t i : remembering) memories[i].clear();
@@ -107,10 +113,26 @@ Status Compressor::Impl::take_memory_back(const Context& context, const Status* 
   if (whole_model != nullptr || in_step || in_message) return Status::wrong_stage;
   if (!options.takes_back) return Status::unsupported;
   if (remembering.empty()) return Status::ok;
-  if (device != nullptr) return device->take_memories_back(only_if, context);
+  if (device != nullptr) return take_back_on_device(context, only_if);
   if (only_if != nullptr && !has(*only_if, Status::non_finite)) return Status::ok;
-  for (const std::size_t i : remembering) memories[i].take_back();
+  for (const std::size_t i : remembering) {
+    if (moved[i] != 0) memories[i].take_back();
+  }
   return Status::ok;
+}
+
+/// One launch, where the last step had all layers: a run of layers ends before one that it left out.
+Status Compressor::Impl::take_back_on_device(const Context& context,
+                                             const Status* only_if) noexcept {
+  if (context.stream == nullptr) return Status::invalid_argument;
+  const auto stayed = [&](std::size_t i) { return plans[i].remembers() && moved[i] == 0; };
+  Status status = Status::ok;
+  for (std::size_t first = 0, end = 0; first < plans.size(); first = end + 1) {
+    for (end = first; end < plans.size() && !stayed(end);) ++end;
+    if (end > first)
+      status |= device->take_memories_back(first, end - first, only_if, context);
+  }
+  return status;
 }
 
 std::vector<std::byte> Compressor::Impl::kept_bytes(std::size_t i) const {

@@ -58,6 +58,7 @@ void append(std::vector<std::byte>& to, ConstBytes bytes) {
 
 std::vector<std::byte> Compressor::save(Saved what) const {
   if (impl_->whole_model != nullptr) throw Error("a part keeps nothing: save the whole model");
+  impl_->check_between_steps("save");
   SavedState state{};
   std::memcpy(state.magic, kStateMagic, sizeof kStateMagic);
   std::vector<std::uint64_t> limits;
@@ -88,6 +89,7 @@ std::vector<std::byte> Compressor::save(Saved what) const {
 
 void Compressor::load(ConstBytes bytes) {
   if (impl_->whole_model != nullptr) throw Error("a part keeps nothing: load the whole model");
+  impl_->check_between_steps("load");
   SavedState state{};
   std::vector<std::uint64_t> limits(impl_->capped_layers());
   const std::size_t limit_bytes = limits.size() * sizeof(std::uint64_t);

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 #include <new>
+#include <set>
 
 #include "core/bits.hpp"
 #include "core/run_tasks.hpp"
@@ -328,6 +329,12 @@ ReadEntry read_entry(HeadReader& head) {
   const bool formed = r.form <= 2 && r.floating <= 1 && r.zero == 0;
   if (!sized || !formed || r.bytes % r.element_bytes != 0 || r.changed > r.bytes / r.element_bytes)
     refuse("the record of " + quoted(e.name) + " has values that none has");
+  const bool told = r.form == static_cast<std::uint8_t>(Form::same)
+                        ? r.changed == 0 && r.before == r.after
+                    : r.form == static_cast<std::uint8_t>(Form::whole)
+                        ? r.changed == r.bytes / r.element_bytes && r.before == 0
+                        : r.changed > 0;
+  if (!told) refuse("the record of " + quoted(e.name) + " has values that its form has not");
   e.element_bytes = r.element_bytes;
   e.floating = r.floating != 0;
   e.form = static_cast<Form>(r.form);
@@ -368,9 +375,12 @@ ReadPatch read_patch(ConstBytes patch, Executor* executor) {
   read.note = head.take_text(header.note_bytes, "the note");
   head.skip_padding(header.note_bytes);
   std::uint64_t at = header.head_bytes;
+  std::set<std::string> names;
   for (std::uint32_t i = 0; i < header.tensors; ++i) {
     read.tensors.push_back(read_entry(head));
     ReadEntry& entry = read.tensors.back();
+    if (!names.insert(entry.entry.name).second)
+      refuse("the tensor " + quoted(entry.entry.name) + " stands twice in it");
     if (entry.record.body_bytes > patch.size() - at)
       refuse("the body of " + quoted(entry.entry.name) + " is not all there");
     entry.body = patch.subspan(at, entry.record.body_bytes);
@@ -429,6 +439,13 @@ const PatchTensor& verified_before(const ReadEntry& read, const ByName& before,
   return *tensor;
 }
 
+/// Whether so many words differ as the record says of elements, of which one may have two.
+bool counts_fit(const ReadEntry& read, std::uint64_t words) noexcept {
+  if (read.entry.form != Form::changes) return true;
+  const std::uint64_t elements = read.record.changed;
+  return words >= elements && words <= (read.record.element_bytes == 8 ? 2 * elements : elements);
+}
+
 void apply(const ReadPatch& patch, std::span<const PatchTensor> before, std::span<const Bytes> out,
            Executor* executor) {
   if (out.size() != patch.tensors.size())
@@ -446,19 +463,27 @@ void apply(const ReadPatch& patch, std::span<const PatchTensor> before, std::spa
         read.entry.form == Form::whole ? read.body : verified_before(read, old, executor).data;
     add_tasks(read, i, from, out[i], tasks);
   }
-  std::vector<std::atomic<std::uint64_t>> refused(out.size());
+  std::vector<std::atomic<std::uint64_t>> refused(out.size()), changed(out.size());
   core::run_tasks(executor, tasks.size(), [&](std::size_t t) {
     const Task& task = tasks[t];
     if (task.out.data() != task.before.data())
       std::memcpy(task.out.data(), task.before.data(), task.out.size());
     const Record& record = patch.tensors[task.tensor].record;
     const WordType type = word_type(record.element_bytes, record.floating != 0);
-    if (apply_changes(task.block, type, task.out) == ~std::uint64_t{0}) refused[task.tensor] = 1;
+    const std::uint64_t words = apply_changes(task.block, type, task.out);
+    if (words == ~std::uint64_t{0}) {
+      refused[task.tensor] = 1;
+    } else {
+      changed[task.tensor] += words;
+    }
   });
   for (std::size_t i = 0; i < out.size(); ++i) {
     const ReadEntry& read = patch.tensors[i];
     if (refused[i] != 0 || checksum(out[i], executor) != read.record.after)
       refuse("the changes of " + quoted(read.entry.name) + " do not make its new state");
+    if (!counts_fit(read, changed[i]))
+      refuse("the elements of " + quoted(read.entry.name) +
+             " that differ are not as many as its record says");
   }
 }
 

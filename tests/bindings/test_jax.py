@@ -270,7 +270,7 @@ def test_a_tree_is_one_message_at_one_price(policy):
     names = atomo.jax.layer_names(tree)
     assert names == ["dense.bias", "dense.kernel", "head.0", "head.1", "scale"]
     layers = dict(zip(names, jax.tree.leaves(tree)))
-    model = atomo.Compressor(layers, policy)
+    model = atomo.Compressor(layers, policy, learns_ranks=False)
     encode = jax.jit(lambda tree, step: atomo.jax.encode_tree(tree, policy, seed=9, step=step, worker=2))
     decode = jax.jit(lambda p: atomo.jax.decode_tree(p, policy, tree))
     for step in range(3):
@@ -283,6 +283,39 @@ def test_a_tree_is_one_message_at_one_price(policy):
         reference = model.decode(expected, like=layers)
         for name, leaf in zip(names, jax.tree.leaves(decoded)):
             assert bits_equal(leaf, reference[name])
+
+
+def test_a_tree_encoded_before_does_not_change_the_bytes():
+    rng = np.random.default_rng(3)
+    full = {"w": rng.standard_normal((64, 96)).astype(np.float32)}
+    rank_one = {"w": np.outer(rng.standard_normal(64), rng.standard_normal(96)).astype(np.float32)}
+    encode = jax.jit(lambda tree: atomo.jax.encode_tree(tree, "atomo:bits=1,atoms=sketch", seed=9, step=0))
+    before = message_of(*encode(full))
+    for _ in range(3):
+        encode(rank_one)
+    assert message_of(*encode(full)) == before
+
+
+def test_a_codec_that_takes_the_place_of_another_is_the_one_that_runs():
+    class Multiple:
+        def encode(self, array, key):
+            return np.float32(array * self.factor).tobytes()
+
+        def decode(self, body, shape):
+            return np.frombuffer(body, np.float32).reshape(shape)
+
+    tree, found = {"w": np.ones(4, np.float32)}, []
+    for factor in (2.0, 3.0):
+        atomo.register("multiple", type("Multiple", (Multiple,), {"factor": factor}))
+        try:
+            for call in range(2):
+                payload, _ = atomo.jax.encode_tree(tree, "multiple", seed=1, step=0)
+                found.append(float(atomo.jax.decode_tree(payload, "multiple", tree)["w"][0]))
+        finally:
+            assert atomo.unregister("multiple")
+    assert found == [2, 2, 3, 3]
+    with pytest.raises(atomo.Error, match="multiple"):
+        atomo.jax.encode_tree(tree, "multiple", seed=1, step=0)
 
 
 def test_trees_are_added():

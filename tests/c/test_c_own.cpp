@@ -57,7 +57,11 @@ struct Kept {
   }
   static void traits(void*, atomo_traits* claims) {
     claims->contraction = 0.25;
-    claims->has_contraction = claims->bounded = 1;
+    claims->largest = 1.5;
+    claims->step = 0.125;
+    claims->smallest = 0x1p-126;
+    claims->highest = 1024;
+    claims->has_contraction = claims->has_largest = claims->bounded = 1;
   }
   static std::int32_t max_bytes(void*, const atomo_codec_layer* layer, std::size_t* bytes) {
     EXPECT_EQ(layer->key, nullptr);
@@ -149,6 +153,11 @@ TEST(COwnCodec, IsWrittenInC) {
     atomo_traits claims;
     ASSERT_EQ(atomo_codec_traits(codec.get(), &claims), ATOMO_OK);
     EXPECT_EQ(claims.contraction, 0.25);
+    EXPECT_EQ(claims.has_largest, 1);
+    EXPECT_EQ(claims.largest, 1.5);
+    EXPECT_EQ(claims.step, 0.125);
+    EXPECT_EQ(claims.smallest, 0x1p-126);
+    EXPECT_EQ(claims.highest, 1024);
     EXPECT_EQ(claims.bounded, 1);
     EXPECT_EQ(claims.unbiased, 0);
   }

@@ -415,6 +415,10 @@ TEST(Compressor, WrongCallsAreRefused) {
             Status::shape_mismatch);
   EXPECT_EQ(c.encode_layer(1, model.views[0], payload, {.workspace = workspace}),
             Status::shape_mismatch);
+  EXPECT_EQ(c.encode(model.views, {}, payload, {.workspace = workspace}), Status::wrong_stage);
+  EXPECT_THROW((void)c.save(), Error);
+  EXPECT_THROW(c.reset_memory(), Error);
+  ASSERT_FALSE(failed(c.end_step()));
   auto fewer = model.views;
   fewer.pop_back();
   EXPECT_EQ(c.encode(fewer, {}, payload, {.workspace = workspace}), Status::shape_mismatch);

@@ -114,6 +114,10 @@ TEST(LayersOfMessage, CallsOutOfOrderAreRefused) {
   EXPECT_EQ(model.end_message(), Status::wrong_stage);
   EXPECT_EQ(model.begin_message({.tensor = 1}, sender.payload(), context),
             Status::invalid_argument);
+  const Key of_layer{.tensor = 1};
+  EXPECT_EQ(model.encode(views, {}, sender.payload(),
+                         {.workspace = sender.workspace, .key = &of_layer}),
+            Status::invalid_argument);
   EXPECT_EQ(model.begin_message({}, sender.payload(), {}), Status::workspace_too_small);
   ASSERT_EQ(model.begin_message({}, sender.payload(), context), Status::ok);
   EXPECT_EQ(model.begin_message({}, sender.payload(), context), Status::wrong_stage);
@@ -127,6 +131,8 @@ TEST(LayersOfMessage, CallsOutOfOrderAreRefused) {
   EXPECT_EQ(model.end_message(), Status::shape_mismatch) << "a layer was refused";
   ASSERT_EQ(model.begin_step({}), Status::ok);
   EXPECT_EQ(model.begin_message({}, sender.payload(), context), Status::wrong_stage);
+  EXPECT_EQ(model.encode(views, {}, sender.payload(), context), Status::wrong_stage);
+  EXPECT_EQ(model.part(0, 1).begin_message({}, sender.payload(), context), Status::wrong_stage);
 }
 
 }  // namespace

@@ -413,6 +413,38 @@ TEST(Memories, CanBeTakenBackByOneMessage) {
   }
 }
 
+/// A message that was used stays used: the step that is taken back is the last one that began, whatever it had.
+TEST(Memories, OnlyTheLastStepIsTakenBack) {
+  const auto layers = test::memory_layers();
+  const Values g = gradients_of(layers, 0);
+  const auto options = CompressorOptions{.takes_back = true};
+  Compressor model(layers, Policy::parse("ef+topk:keep=0.1"), options);
+  MemoryModel views(layers, "ef+topk:keep=0.1");
+  std::vector<std::byte> work(model.encode_workspace_bytes()), bytes(model.max_encoded_bytes());
+  std::uint64_t length = 0;
+  const auto encode = [&](std::size_t capacity) {
+    return model.encode(views.views_of(g, layers), {.seed = 3}, {bytes.data(), capacity, &length},
+                        {.workspace = work});
+  };
+  ASSERT_EQ(encode(bytes.size()), Status::ok);
+  const auto used = model.save(Saved::memories);
+  ASSERT_EQ(encode(1), Status::buffer_too_small);
+  EXPECT_EQ(model.take_memory_back(), Status::ok);
+  EXPECT_EQ(model.save(Saved::memories), used) << "the call failed";
+
+  ASSERT_EQ(encode(bytes.size()), Status::ok);
+  const std::vector<float> first = model.memory(0), second = model.memory(1);
+  ASSERT_EQ(model.begin_step({.seed = 3, .step = 1}), Status::ok);
+  ASSERT_FALSE(failed(model.encode_layer(0, views.views_of(g, layers)[0],
+                                         {bytes.data(), bytes.size(), &length},
+                                         {.workspace = work})));
+  ASSERT_FALSE(failed(model.end_step()));
+  EXPECT_NE(model.memory(0), first);
+  EXPECT_EQ(model.take_memory_back(), Status::ok);
+  EXPECT_EQ(model.memory(0), first);
+  EXPECT_EQ(model.memory(1), second) << "the step did not have this layer";
+}
+
 TEST(Memories, ACodecHasNone) {
   const Codec codec = Codec::parse("ef+topk:keep=0.1");
   EXPECT_EQ(codec.to_string(), "ef:decay=1,scale=none,memory=f32+topk:keep=0.1");

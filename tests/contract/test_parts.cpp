@@ -158,6 +158,31 @@ TEST(PartsOfAModel, DecodeAtAnyTime) {
   EXPECT_NEAR(out[1][5], values[2][5], 0.05f * std::abs(values[2][5]) + 0.1f);
 }
 
+/// A half is rounded with the same draws whether the message is decoded or added to zeros.
+TEST(PartsOfAModel, AreAddedToHalvesAsTheyAreDecoded) {
+  Sender sender("qsgd:bits=4");
+  Compressor part = sender.model.part(1, 2);
+  const auto values = gradients_of(0);
+  ASSERT_EQ(sender.model.begin_step({.seed = 3}), Status::ok);
+  const auto message = sender.part(part, 1, values, {.seed = 3});
+  ASSERT_FALSE(failed(sender.model.end_step()));
+  const auto halves = [&](const auto& read) {
+    std::vector<std::vector<std::uint16_t>> out{std::vector<std::uint16_t>(values[1].size()),
+                                                std::vector<std::uint16_t>(values[2].size())};
+    const std::vector<TensorView> views{{out[0].data(), DType::bf16, kLayers[1].shape},
+                                        {out[1].data(), DType::bf16, kLayers[2].shape}};
+    EXPECT_EQ(read(views), Status::ok);
+    return out;
+  };
+  std::vector<std::byte> workspace(part.decode_workspace_bytes() +
+                                   8 * (values[1].size() + values[2].size()));
+  const ConstBytes bytes = message;
+  const Context context{.workspace = workspace};
+  EXPECT_EQ(
+      halves([&](const auto& views) { return part.decode_add_all({&bytes, 1}, 1, views, context); }),
+      halves([&](const auto& views) { return part.decode(bytes, views, context); }));
+}
+
 TEST(PartsOfAModel, RefuseWrongCalls) {
   Sender sender("atomo:bits=1");
   Compressor part = sender.model.part(2, 2);

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "atomo/thread_pool.hpp"
+#include "format/checksum.hpp"
 #include "patch/changes.hpp"
 
 namespace atomo {
@@ -187,6 +188,49 @@ TEST(Patch, EveryDamageIsRefused) {
   auto longer = patch;
   longer.push_back(std::byte{0});
   EXPECT_NE(refusal(longer, before, now.size()), "");
+}
+
+/// With a head that is sealed again, so that its values alone are wrong.
+TEST(Patch, RecordsThatNoWriterMakesAreRefused) {
+  std::mt19937_64 random(8);
+  const Data old = random_bytes(2000, random), now = with_changes(old, 2, 0.05, random);
+  const auto refused = [&](const Data& after, std::size_t at, std::uint64_t value) {
+    const PatchTensor before = tensor(old, 2, true), made = tensor(after, 2, true);
+    auto patch = make_patch({&before, 1}, {&made, 1});
+    std::uint64_t head = 0;
+    std::memcpy(&head, patch.data() + 16, 8);
+    std::memcpy(patch.data() + 40 + at, &value, 8);
+    const std::uint64_t sum = format::body_checksum(ConstBytes(patch).first(head - 8), {}, nullptr);
+    std::memcpy(patch.data() + head - 8, &sum, 8);
+    return refusal(patch, before, after.size());
+  };
+  constexpr std::size_t kBefore = 0, kChanged = 40;
+  const Data other = random_bytes(2000, random);
+  const std::string form = "has values that its form has not";
+  EXPECT_NE(refused(old, kChanged, 1).find(form), std::string::npos) << "same";
+  EXPECT_NE(refused(old, kBefore, 1).find(form), std::string::npos) << "same";
+  EXPECT_NE(refused(other, kChanged, 7).find(form), std::string::npos) << "whole";
+  EXPECT_NE(refused(other, kBefore, 1).find(form), std::string::npos) << "whole";
+  EXPECT_NE(refused(now, kChanged, 0).find(form), std::string::npos) << "changes";
+  EXPECT_NE(refused(now, kChanged, 1).find("not as many as its record says"), std::string::npos);
+
+  const PatchTensor twice[] = {tensor(old, 2, true, "a"), tensor(old, 2, true, "b")};
+  auto patch = make_patch({}, twice);
+  std::uint64_t head = 0;
+  std::memcpy(&head, patch.data() + 16, 8);
+  const auto end = patch.begin() + static_cast<std::ptrdiff_t>(head);
+  const std::byte of_second[] = {std::byte{'b'}, std::byte{'T'}};
+  const auto name = std::search(patch.begin(), end, std::begin(of_second), std::end(of_second));
+  ASSERT_NE(name, end);
+  *name = std::byte{'a'};
+  const std::uint64_t sum = format::body_checksum(ConstBytes(patch).first(head - 8), {}, nullptr);
+  std::memcpy(patch.data() + head - 8, &sum, 8);
+  try {
+    static_cast<void>(inspect_patch(patch));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("'a' stands twice"), std::string::npos);
+  }
 }
 
 /// Blocks without the checksums that guard them: any bytes come to an end.

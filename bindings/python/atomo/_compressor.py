@@ -411,12 +411,12 @@ class Compressor:
         return self._model.memory_bytes()
 
     def reset_memory(self) -> None:
-        """Every memory becomes zero, as in a new model. Between steps. Raises `atomo.Error` of a part."""
+        """Every memory becomes zero, as in a new model. Raises `atomo.Error` of a part, and within a step or message."""
         self._model.reset_memory()
 
     def take_memory_back(self, *, like: Any = None) -> None:
-        """Memories become what they were before the last message of their layers, which nobody used, as where all workers
-        skip a step. Of a model made with `takes_back=True`, between steps; a second call changes nothing before the next
+        """Memories become what they were before the last step, or message outside a step, which nobody used, as where all
+        workers skip it. Layers that it did not have stay as they are, all where its call failed. Of a model made with `takes_back=True`, between steps; a second call changes nothing before the next
         message. On a GPU `like` is an array there, on whose framework's stream it works and waits. Raises `atomo.Error`.
         """
         if self._device == "cuda":

@@ -46,6 +46,11 @@ def registrations() -> list[tuple[str, tuple[Any, ...]]]:
         return list(_done)
 
 
+def changes() -> int:
+    """How often codecs were registered or taken out in this process."""
+    return len(_done)
+
+
 def register_all(done: list[tuple[str, tuple[Any, ...]]]) -> None:
     """Does in this process what was done in another. A module that was imported here may have done a part of it: its codecs
     give way."""

@@ -58,7 +58,7 @@ except ImportError as error:
         "pip install jax, then build atomo again (pip install --force-reinstall --no-deps .)"
     ) from error
 
-from ._own import share_with
+from ._own import changes, share_with
 
 share_with(_atomo_jax)
 
@@ -141,7 +141,8 @@ def encode_tree(
     """Encodes all leaves of a tree as one message, at one price for the whole model: `(payload, length)` as `encode`.
 
     `policy` is a codec for all layers or rules such as "*.bias=identity; *=atomo:bits=0.5", tried in order on
-    `layer_names`. The bytes are those of `atomo.Compressor(dict(zip(layer_names(tree), leaves)), policy).encode`.
+    `layer_names`. The call has no state: the bytes are those of the first `encode` of an
+    `atomo.Compressor(dict(zip(layer_names(tree), leaves)), policy, learns_ranks=False)`, whatever was encoded before.
     """
     layers = [_tensor(leaf, name) for name, leaf in zip(layer_names(tree), jax.tree.leaves(tree))]
     return _encode(layers, str(policy), _joined_names(tree), _key(seed, step, 0, worker, channel), capacity)
@@ -204,9 +205,14 @@ def _attributes(spec: str, names: str) -> dict[str, Any]:
     return {"spec": spec, "model": bool(names), "names": names}
 
 
-@functools.lru_cache(maxsize=256)
 def _longest_message(spec: str, names: str, layers: tuple[tuple[str, tuple[int, ...]], ...]) -> int:
     """Bytes; raises atomo.Error for what no codec can be made of, so that it is seen while tracing."""
+    return _longest(spec, names, layers, changes())
+
+
+@functools.lru_cache(maxsize=256)
+def _longest(spec: str, names: str, layers: tuple[tuple[str, tuple[int, ...]], ...], _changes: int) -> int:
+    """`_changes`: of the registered codecs, behind which a spec may mean another one."""
     try:
         return _atomo_jax.capacity(spec, bool(names), names, [(dtype, list(shape)) for dtype, shape in layers])
     except RuntimeError as error:
