@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy
@@ -176,20 +177,53 @@ atomo.train.run(train_runs.network, train_runs.samples(1), train_runs.samples(2)
 """
 
 
-def interrupted(folder, *more, begun):
-    """What a run prints and says that gets Ctrl-C once `begun()`."""
+def started(folder, *more, begun):
+    """The process of a run that has `begun()`."""
     process = subprocess.Popen([sys.executable, "-c", INTERRUPTED, folder, HERE, *more], stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + TIMEOUT
     while not begun():
         assert process.poll() is None and time.monotonic() < end, process.communicate()
         time.sleep(0.05)
+    return process
+
+
+def interrupted(folder, *more, begun):
+    """What a run prints and says that gets Ctrl-C once `begun()`."""
+    process = started(folder, *more, begun=begun)
     process.send_signal(signal.SIGINT)
     return process.communicate(timeout=TIMEOUT)
 
 
 def has_steps(tables, count=5):
     return any(table.read_text().count("\n") > count for table in tables)
+
+
+def processes_with(word):
+    """Those that have it on their command line."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended meanwhile
+            if os.fsencode(word) in entry.read_bytes().split(b"\0"):
+                found.append(int(entry.parent.name))
+    return found
+
+
+def test_no_process_outlives_one_that_is_killed(tmp_path):
+    """It can clean up nothing: mpirun is told by the system, and ends the others."""
+    run = tmp_path / "run"
+    process = started(run, begun=lambda: has_steps(run.glob("steps.csv")))
+    assert len(processes_with(run / "job.pkl")) == 3  # mpirun and two that train
+    process.kill()
+    process.communicate(timeout=TIMEOUT)
+    end = time.monotonic() + 20
+    while left := processes_with(run / "job.pkl"):
+        if time.monotonic() > end:
+            for number in left:
+                with suppress(OSError):
+                    os.kill(number, signal.SIGKILL)
+            pytest.fail(f"{len(left)} processes go on")
+        time.sleep(0.1)
 
 
 @pytest.mark.long

@@ -24,6 +24,18 @@ NOT_BEGUN = 130  # how a process ends that is asked to save before its run has b
 _NOT_BEGUN = (NOT_BEGUN, 128 + signal.SIGUSR1, -signal.SIGUSR1)
 _NOTHING_SAVED = "interrupted before the run began: it has saved nothing"
 _ENDS = (signal.SIGTERM, signal.SIGHUP)  # asks to end, beside Ctrl-C
+# Becomes the command behind a process's number, which gets SIGTERM when that process, its parent, has ended, even by
+# SIGKILL. Python ignores some signals, which a command inherits.
+_TIED = """import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM) != 0:
+    raise OSError(ctypes.get_errno(), "prctl")
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+    signal.signal(ignored, signal.SIG_DFL)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 def _copy(source: IO[bytes], to: Any, kept: list[str]) -> None:
@@ -86,8 +98,9 @@ def _without_launcher(text: str) -> str:
 
 def launch(words: Sequence[str], processes: int, more: Sequence[str], out: Any = None, error: Any = None,
            started: Callable[[subprocess.Popen[bytes]], None] = lambda process: None) -> None:
-    """`mpirun -n PROCESSES python WORDS...`, with `more` words for mpirun. What the processes print goes to `out` and `error`
-    (default: this process's own). Raises Failed when it does not end well, KeyboardInterrupt on a Ctrl-C before the run began."""
+    """`mpirun -n PROCESSES python WORDS...`, with `more` words for mpirun. What the processes print goes to `out` and
+    `error` (default: this process's own). They do not outlive this process. Raises Failed when it does not end well,
+    KeyboardInterrupt on a Ctrl-C before the run began."""
     mpirun = shutil.which("mpirun")
     if mpirun is None:
         raise Error("run: there is no mpirun: apt-get install openmpi-bin (Debian, Ubuntu) brings it")
@@ -99,8 +112,9 @@ def launch(words: Sequence[str], processes: int, more: Sequence[str], out: Any =
     said: list[str] = []
     with _ends_as_interrupts():
         # In a session of its own: mpirun answers Ctrl-C by ending the processes before they have saved anything.
-        process = subprocess.Popen([*command, *more, sys.executable, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, start_new_session=True)
+        tied = [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid())]
+        process = subprocess.Popen([*tied, *command, *more, sys.executable, *words], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
         assert process.stdout and process.stderr
         threads = [threading.Thread(target=_copy, args=(process.stdout, out or sys.stdout, []), daemon=True),
                    threading.Thread(target=_copy, args=(process.stderr, error or sys.stderr, said), daemon=True)]
