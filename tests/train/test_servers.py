@@ -77,10 +77,10 @@ class ServersTest(unittest.TestCase):
                 local = local - 0.1 * (curvature[0] * local - pull[0])
             return x - local
 
-        for optimizer in ("sgd", "adam"):
+        for optimizer, *momentum in (("sgd", "--outer-momentum", 0.5), ("adam",)):
             job = finished(2, "--algorithm", "fedavg", "--model", "quadratic", "--steps", 9, "--batch", 1, "--local-steps", 3,
                            "--lr", 0.1, "--schedule", "constant", "--momentum", 0, "--outer-optimizer", optimizer,
-                           "--outer-lr", 0.5, "--outer-momentum", 0.5, "--eval-every", 3, data_folder=data)
+                           "--outer-lr", 0.5, *momentum, "--eval-every", 3, data_folder=data)
             x, first, second = start, numpy.zeros(4), numpy.zeros(4)
             for t, event in enumerate(job.events("evaluation"), 1):
                 d = change(x)

@@ -45,12 +45,24 @@ void add_codec_options(CLI::App& app, CodecChoice& choice, std::string& plugin);
 void add_data_options(CLI::App& app, Options& o);
 void add_model_options(CLI::App& app, Options& o);
 
+// options_effect.cpp
+/// \throws CLI::ValidationError for an option that would change nothing beside the others.
+void check_effects(const CLI::App& app, const Options& o);
+
 // options_output.cpp
 void add_checkpoint_options(CLI::App& app, Options& o);
 void add_output_options(CLI::App& app, Options& o);
 void add_fault_options(CLI::App& app, Options& o);
 
 [[nodiscard]] bool is_flag(const CLI::Option& option);
+/// Whether the command line gives an option, a job file set aside: one names all options.
+[[nodiscard]] bool is_given(const CLI::App& app, const char* name);
+/// Whether somebody wants a value of an option that is no flag: the command line, or, as a job file names
+/// all options, one with another value than it has by default.
+[[nodiscard]] bool asks_for(const CLI::App& app, const char* name);
+/// Numbers with a point have to be finite from here on, and those without a sign not below 0. After the
+/// options.
+void check_numbers(CLI::App& app);
 [[nodiscard]] CLI::Validator above_zero();
 [[nodiscard]] CLI::Validator not_below_zero();
 [[nodiscard]] CLI::Validator decay();   ///< from 0 to below 1

@@ -93,13 +93,7 @@ As root add --allow-run-as-root.
 Ctrl-C, or SIGUSR1 to mpirun, saves a checkpoint (--save, --out) and stops.
 Several runs in one plot: atomo-train plot RUN...; see atomo-train plot --help.)";
 
-/// Whether the command line gives an option, a job file set aside: one names all options.
-bool is_given(const CLI::App& app, const char* name) {
-  return app.get_option(name)->count() != 0 && app.get_option("--job")->count() == 0;
-}
-
-/// \throws CLI::ValidationError for what no optimiser but Adam's has. A job file names all options, so
-/// those that have a value by default count only where the command line has them without one.
+/// \throws CLI::ValidationError for what no optimiser but Adam's has.
 void check_second_moment(const CLI::App& app, const Options& o) {
   const bool squares = o.has_squares();
   const bool is_adam = o.optimizer == "adam" || o.optimizer == "adamw";
@@ -112,9 +106,9 @@ void check_second_moment(const CLI::App& app, const Options& o) {
   if (o.max_update > 0 && !is_adam) refuse_for("--max-update", "adam and adamw");
   if (!is_adam && o.optimizer != "adafactor" && o.optimizer != "muon") {
     for (const char* name : {"--beta1", "--beta2"})
-      if (is_given(app, name)) refuse_for(name, "adam, adamw, adafactor and muon");
+      if (asks_for(app, name)) refuse_for(name, "adam, adamw, adafactor and muon");
   }
-  if (!squares && is_given(app, "--squares-every"))
+  if (!squares && asks_for(app, "--squares-every"))
     throw CLI::ValidationError("--squares-every",
                                "goes with --second-moment factored, scaled and matched only");
   if (o.precondition && !is_adam) refuse_for("--precondition", "adam and adamw");
@@ -156,11 +150,11 @@ void check_schedule(const CLI::App& app, Options& o) {
     throw CLI::ValidationError("--schedule",
                                "exponential needs --decay X, the factor a step, e.g. 0.999");
   }
-  if (!falls && is_given(app, "--decay")) {
+  if (!falls && asks_for(app, "--decay")) {
     throw CLI::ValidationError("--decay",
                                "goes with --schedule step and exponential, not with " + o.schedule);
   }
-  if (o.schedule != "step" && is_given(app, "--decay-at")) {
+  if (o.schedule != "step" && asks_for(app, "--decay-at")) {
     throw CLI::ValidationError("--decay-at",
                                "goes with --schedule step only, not with " + o.schedule);
   }
@@ -223,6 +217,8 @@ void take_own_model(const CLI::App& app, const OwnModel& own, Options& o) {
   if (!own.optimiser.empty()) {
     if (is_given(app, "--optimizer"))
       throw CLI::ValidationError("--optimizer", "leave it out: the program brings one");
+    if (asks_for(app, "--weight-decay"))
+      throw CLI::ValidationError("--weight-decay", "leave it out: the program's optimizer has one");
     o.optimizer = own.optimiser;
   }
   if (o.on_lost_node == "go-on")
@@ -263,6 +259,7 @@ void add_options(CLI::App& app, Options& o, CodecChoice& choice) {
   add_checkpoint_options(app, o);
   add_output_options(app, o);
   add_fault_options(app, o);
+  check_numbers(app);
 }
 
 /// How tables name what PowerSGD sends, and the policy of its messages. \throws atomo::Error
@@ -352,6 +349,7 @@ Options parse_options(int argc, char** argv, const OwnModel* own) {
     check_schedule(app, o);
     check_shares(o);
     check_samples(app, o);
+    check_effects(app, o);
     choose_places(app, o);
     o.job = write_job(app, o);
   } catch (const CLI::Success&) {

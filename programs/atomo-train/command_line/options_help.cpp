@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /// \file
 /// The formatter lays out --help: each option has its name, a placeholder for its value, its
-/// description, its choices and its default, wrapped at 100 columns. The checks for numbers above
-/// zero and not below zero, which several groups of options use, are defined here as well.
+/// description, its choices and its default, wrapped at 100 columns. The checks of numbers, which
+/// several groups of options use, are defined here as well, and so is who gave an option.
 
 #include <cmath>
 #include <sstream>
@@ -51,9 +51,42 @@ CLI::Validator number_check(const char* wanted, bool (*good)(double)) {
       "");
 }
 
+/// Reading one wraps a number below 0 round.
+CLI::Validator without_sign() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        if (text.find('-') == std::string::npos) return std::string();
+        return "'" + text + "' is not a whole number from 0 on";
+      },
+      "");
+}
+
 }  // namespace
 
 bool is_flag(const CLI::Option& option) { return option.get_expected_min() == 0; }
+
+bool is_given(const CLI::App& app, const char* name) {
+  return app.get_option(name)->count() != 0 && app.get_option("--job")->count() == 0;
+}
+
+bool asks_for(const CLI::App& app, const char* name) {
+  const auto& option = *app.get_option(name);
+  if (option.count() == 0 || is_given(app, name)) return option.count() != 0;
+  const std::string value = option.results().front(), usual = option.get_default_str();
+  double asked = 0, by_default = 0;
+  if (CLI::detail::lexical_cast(value, asked) && CLI::detail::lexical_cast(usual, by_default))
+    return asked != by_default;
+  return value != usual;
+}
+
+void check_numbers(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    const std::string type = option->get_type_name();
+    if (type.starts_with("FLOAT"))
+      option->check(number_check("a finite number", [](double) { return true; }));
+    if (type.starts_with("UINT")) option->check(without_sign());
+  }
+}
 
 CLI::Validator above_zero() {
   return number_check("a number above 0", [](double x) { return x > 0; });

@@ -375,8 +375,12 @@ void check_weights(std::span<const float> weights, std::uint32_t done) {
                            "error");
 }
 
+bool has_momentum(const std::string& name) {
+  return name == "sgd" || name == "nesterov" || name == "lars";
+}
+
 double first_moment_of(const std::string& name, double momentum, double beta1) {
-  if (name == "sgd" || name == "nesterov" || name == "lars") return momentum;
+  if (has_momentum(name)) return momentum;
   if (name == "adam" || name == "adamw" || name == "adafactor") return beta1;
   return name == "muon" ? kMuonMomentum : 0;
 }

@@ -98,6 +98,9 @@ class Optimiser {
 /// "adafactor", "signsgd".
 [[nodiscard]] std::vector<std::string> optimiser_names();
 
+/// Whether `OptimiserSettings::momentum` is of this optimiser.
+[[nodiscard]] bool has_momentum(const std::string& name);
+
 /// The part of an optimiser's first moment that stays from step to step; 0 of one that has none.
 [[nodiscard]] double first_moment_of(const std::string& name, double momentum, double beta1);
 

@@ -21,6 +21,7 @@
 #include <string>
 #include <thread>
 
+#include "command_line/option_groups.hpp"
 #include "files/checkpoint.hpp"
 #include "learning/learner.hpp"
 #include "learning/replica.hpp"
@@ -69,6 +70,7 @@ void add_options(CLI::App& app, Request& r) {
                  "a line rewritten while it tests or waits: on a terminal, or always, or never")
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str();
+  check_numbers(app);
 }
 
 /// What the user sees.
