@@ -311,6 +311,12 @@ class DeviceTest(unittest.TestCase):
         saved = (*more, "--save", path("unlike.safetensors"))
         self.assert_unlike("save", more, saved, values=("false", "true"))
         self.assert_unlike("save-every", *((*saved, "--save-every", every) for every in (1, 2)))
+        recorded = (*more, "--timeline", path("unlike.json"))
+        self.assert_unlike("timeline", more, recorded, values=("false", "true"))
+        self.assert_unlike("at", *((*recorded, "--at", step) for step in (0, 1)))
+        dumped = (*more, "--dump-gradients", path("unlike"))
+        self.assert_unlike("dump-gradients", more, dumped, values=("false", "true"))
+        self.assert_unlike("every", *((*dumped, "--every", steps) for steps in (1, 2)))
         self.assert_unlike("epochs", *(("--data", data, "--epochs", epochs) for epochs in (1, 2)))
 
     def test_data_of_other_lengths_have_other_steps(self):

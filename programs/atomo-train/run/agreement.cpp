@@ -40,8 +40,18 @@ std::string disagreement(const Options& options, const FirstFiles& files, Transp
   mine["eval-samples"] = options.eval_samples;
   mine["save"] = !options.save.empty();
   mine["save-every"] = options.save_every;
+  mine["on-lost-node"] = options.on_lost_node;
+  // Of paths it counts whether there is one: where only some processes record a step, some wait for what
+  // others do not send, or their gradients are missing.
+  mine["timeline"] = !options.timeline.empty();
+  mine["dump-gradients"] = !options.dump_gradients.empty();
+  mine["at"] = options.at;
+  mine["every"] = options.every;
   mine["init"] = files.init;
   mine["resume"] = files.resume;
+  // These may differ by intent: where files are (data, graph, hosts, init, plugin, resume and those that are
+  // written), what rank 0 alone does (json, log, progress, overwrite, keep-checkpoints, sample-scores), and
+  // what a machine can do (threads, cuda-aware-mpi, test-batch, timeout, retries).
   if (mine.size() > kMost) throw std::logic_error("more options than processes compare");
   std::array<std::uint64_t, kMost> hashes{};
   std::size_t at = 0;
