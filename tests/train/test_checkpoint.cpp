@@ -69,10 +69,18 @@ TEST_F(Checkpoints, AWholeOneComesBack) {
   EXPECT_EQ(read.workers[0].compressor, checkpoint_.workers[0].compressor);
   EXPECT_EQ(read.workers[0].buffers, checkpoint_.workers[0].buffers);
   EXPECT_EQ(read.workers[0].arrays, checkpoint_.workers[0].arrays);
+  EXPECT_FALSE(read.owes_test);
   std::string which;
   EXPECT_EQ(checkpoint_objection(path_, which), "");
   EXPECT_TRUE(which.starts_with("step 7, xxh3 ")) << which;
   EXPECT_NE(whole_.find(which.substr(which.size() - 16)), whole_.npos) << which;
+}
+
+TEST_F(Checkpoints, AnOwedTestComesBack) {
+  auto owing = checkpoint_;
+  owing.owes_test = true;
+  write_checkpoint(path_, owing, layers_);
+  EXPECT_TRUE(read_checkpoint(path_, layers_, checkpoint_.fingerprint).owes_test);
 }
 
 TEST_F(Checkpoints, EveryBitCounts) {

@@ -6,6 +6,7 @@ import os
 import pathlib
 import signal
 import sys
+import tempfile
 import time
 import unittest
 
@@ -263,6 +264,31 @@ class InterruptsTest(unittest.TestCase):
         again = Job(3, *options, "--resume", saved, "--stop-at", done + 3)
         self.assertEqual(again.end()[0], 0)
         self.assertEqual([event["step"] for event in again.events("step")], [done, done + 1, done + 2])
+
+    def told_by_tests(self, job):
+        return [(event["steps"], event["loss"], event["accuracy"]) for event in job.events("evaluation")]
+
+    def test_tests_are_those_of_a_run_that_nobody_interrupted(self):
+        """With one behind each step or round an interrupt falls before one, where steps are long, or mostly into one."""
+        before, into = ("--slow-factor", 300, "--slow-rank"), ()
+        for when, processes, algorithm, *more in (
+                ((before, into), 3, "ps"), ((before, into), 3, "ps", "--double-buffer"),
+                ((into,), 4, "ps", "--servers", 2), ((into,), 2, "asgd"), ((before, into), 2, "allgather"),
+                ((into,), 3, "fedavg", "--local-steps", 2),
+                ((into,), 2, "local", "--local-steps", 2), ((before, into), 3, "dpsgd")):
+            options = (processes, "--algorithm", algorithm, *more, "--model", "logistic", "--batch", 8, "--steps", 40,
+                       "--eval-every", 1, "--test-batch", 1)
+            whole = self.told_by_tests(finished(*options))
+            for slow in when:
+                with self.subTest(algorithm=algorithm, more=more, slow=slow):
+                    saved = tempfile.mktemp(suffix=".safetensors", dir=folder.name)
+                    job = Job(*options, *slow, *((processes - 1,) if slow else ()), "--save", saved)
+                    job.wait_for_steps(2)
+                    job.process.send_signal(signal.SIGUSR1)
+                    job.end()
+                    self.assertTrue(job.events("end")[0]["interrupted"])
+                    again = finished(*options, "--resume", saved)
+                    self.assertEqual(self.told_by_tests(job) + self.told_by_tests(again), whole)
 
     def test_ctrl_c_saves(self):
         self.saves(signal.SIGINT)

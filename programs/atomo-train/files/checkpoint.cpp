@@ -15,6 +15,8 @@
 namespace train {
 namespace {
 
+constexpr const char* kOwesTest = "owes_test";  ///< in the metadata where a test is
+
 /// One tensor a layer for an array as long as the weights.
 void append_layers(std::vector<StoredTensor>& tensors, const std::string& prefix,
                    std::span<const float> values, const std::vector<atomo::LayerSpec>& layers) {
@@ -168,13 +170,14 @@ void write_checkpoint(const std::string& path, const Checkpoint& checkpoint,
                          text_of(values)});
     }
   }
-  write_safetensors(path, tensors,
-                    {{"format", "atomo-train checkpoint 1"},
-                     {"options", checkpoint.fingerprint.dump()},
-                     {"step", std::to_string(checkpoint.step)},
-                     {"sent_bytes", std::to_string(checkpoint.sent_bytes)},
-                     {"arrays", names.dump()},
-                     {"moments", std::to_string(checkpoint.moments.size())}});
+  nlohmann::json metadata{{"format", "atomo-train checkpoint 1"},
+                          {"options", checkpoint.fingerprint.dump()},
+                          {"step", std::to_string(checkpoint.step)},
+                          {"sent_bytes", std::to_string(checkpoint.sent_bytes)},
+                          {"arrays", names.dump()},
+                          {"moments", std::to_string(checkpoint.moments.size())}};
+  if (checkpoint.owes_test) metadata[kOwesTest] = "true";
+  write_safetensors(path, tensors, metadata);
 }
 
 std::string checkpoint_objection(const std::string& path, std::string& which) {
@@ -205,6 +208,7 @@ Checkpoint read_checkpoint(const std::string& path, const std::vector<atomo::Lay
     check_fingerprint(checkpoint.fingerprint, fingerprint);
     checkpoint.step = static_cast<std::uint32_t>(std::stoul(text("step")));
     checkpoint.sent_bytes = std::stoull(text("sent_bytes"));
+    checkpoint.owes_test = file.metadata.contains(kOwesTest);
     checkpoint.weights = read_layers(file, "weights.", layers);
     const auto moments = std::stoul(text("moments"));
     for (std::size_t m = 0; m < moments; ++m) {

@@ -39,6 +39,8 @@ struct Checkpoint {
   std::vector<WorkerState> workers;
   /// What an algorithm keeps besides, by name, each as long as the weights: NAME.LAYER in the file.
   std::map<std::string, std::vector<float>> arrays{};
+  /// The test that is due after `step` steps was not done, as the run was interrupted: who goes on does it first.
+  bool owes_test = false;
 };
 
 void write_checkpoint(const std::string& path, const Checkpoint& checkpoint,

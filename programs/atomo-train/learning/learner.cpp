@@ -56,13 +56,13 @@ void dump_gradient(const Options& options, const Replica& replica, std::uint32_t
 
 Score test_samples(const Task& task, Replica& replica, std::size_t first, std::size_t count,
                    std::size_t batch_size, const std::function<void(std::size_t)>& after,
-                   std::vector<Prediction>* each) {
+                   std::vector<Prediction>* each, bool whole) {
   std::vector<std::uint32_t> which(count);
   std::iota(which.begin(), which.end(), static_cast<std::uint32_t>(first));
   Batch batch;
   Score total;
   for (std::size_t at = 0; at < count; at += batch_size) {
-    if (interrupted()) {
+    if (!whole && interrupted()) {
       total.broken_off = 1;
       break;
     }
@@ -189,14 +189,15 @@ Score Learner::evaluate(std::uint32_t done, bool all) {
   return evaluate_part(done, static_cast<std::size_t>(worker_), static_cast<std::size_t>(workers_));
 }
 
-Score Learner::evaluate_part(std::uint32_t done, std::size_t part, std::size_t parts) {
+Score Learner::evaluate_part(std::uint32_t done, std::size_t part, std::size_t parts, bool whole) {
   const std::size_t samples = task_->samples(Split::test);
   const std::size_t count = options_.eval_samples == 0 || done == options_.steps
                                 ? samples
                                 : std::min<std::size_t>(options_.eval_samples, samples);
   const std::size_t begin = count * part / parts, end = count * (part + 1) / parts;
-  return test_samples(*task_, *replica_, begin, end - begin, options_.test_batch,
-                      [this](std::size_t) { breathe_(); });
+  return test_samples(
+      *task_, *replica_, begin, end - begin, options_.test_batch,
+      [this](std::size_t) { breathe_(); }, nullptr, whole);
 }
 
 std::uint32_t steps_of_epochs(const Options& options, int workers) {

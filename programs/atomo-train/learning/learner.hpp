@@ -48,8 +48,9 @@ class Learner {
   /// This worker's share of the samples to test after `done` steps, or all of them. Breaks off when
   /// interrupted.
   [[nodiscard]] Score evaluate(std::uint32_t done, bool all = false);
-  /// One of so many parts of them.
-  [[nodiscard]] Score evaluate_part(std::uint32_t done, std::size_t part, std::size_t parts);
+  /// One of so many parts of them. `whole`: does not break off.
+  [[nodiscard]] Score evaluate_part(std::uint32_t done, std::size_t part, std::size_t parts,
+                                    bool whole = false);
 
   [[nodiscard]] WorkerState state() const;
   void restore(const WorkerState& state);
@@ -82,12 +83,12 @@ class Learner {
 [[nodiscard]] std::uint32_t steps_of_epochs(const Options& options, int workers);
 
 /// Tests the network on the samples of the test from `first` on, `batch` at a time. Breaks off when
-/// interrupted. `after` is called now and then with the number of those that are done; `each` as
-/// `Replica::evaluate` has it.
+/// interrupted, unless it is to be `whole`. `after` is called now and then with the number of those that
+/// are done; `each` as `Replica::evaluate` has it.
 [[nodiscard]] Score test_samples(const Task& task, Replica& replica, std::size_t first,
                                  std::size_t count, std::size_t batch,
                                  const std::function<void(std::size_t done)>& after,
-                                 std::vector<Prediction>* each = nullptr);
+                                 std::vector<Prediction>* each = nullptr, bool whole = false);
 
 /// Writes a gradient of the model into the folder of --dump-gradients, if `step` is one to
 /// dump. `whose`: the end of the file's name.

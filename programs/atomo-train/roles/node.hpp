@@ -62,10 +62,13 @@ class Node {
   /// Steps that are done, those of the checkpoint included.
   [[nodiscard]] std::uint32_t done() const noexcept { return done_; }
   [[nodiscard]] std::span<float> weights() { return learner_.replica().weights(); }
-  /// Each node's own model on all samples of the test, and the mean model.
-  void test(std::uint32_t done);
+  /// Whether the checkpoint is of a run that owes the test after its last step.
+  [[nodiscard]] bool owes_test() const noexcept { return owes_test_; }
+  /// Each node's own model on all samples of the test, and the mean model. False on all: it was broken
+  /// off.
+  [[nodiscard]] bool test(std::uint32_t done);
   /// Writes a checkpoint. Every rank calls it.
-  void save(std::uint32_t done);
+  void save(std::uint32_t done, bool owes_test);
   void finish(std::uint32_t done, bool stopped);
 
  protected:
@@ -190,6 +193,8 @@ class Node {
   /// Of the nodes left, in their order. Rank 0 gets them.
   template <class T>
   std::vector<T> gather(const T& mine);
+  /// What rank 0 says, on every node.
+  [[nodiscard]] bool as_first_says(bool answer);
   /// Mean over the nodes left; every node gets it.
   [[nodiscard]] std::vector<float> mean_over_nodes(std::span<const float> own);
   [[nodiscard]] WorkerState state();
@@ -200,7 +205,7 @@ class Node {
   std::map<std::string, Kept> kept_;
   std::uint32_t done_ = 0;
   std::optional<std::uint32_t> step_;  ///< the one under way
-  bool stopped_ = false;
+  bool stopped_ = false, owes_test_ = false;
   Mail mail_;
   Timeline timeline_{false, 0, ""};
   Told now_;

@@ -14,7 +14,7 @@
 namespace train {
 namespace {
 
-constexpr int kStateTag = 10, kGatherTag = 14, kMeanTag = 15, kAgreeTag = 16;
+constexpr int kStateTag = 10, kGatherTag = 14, kMeanTag = 15, kAgreeTag = 16, kTestedTag = 17;
 
 constexpr std::size_t kMeanChunk = std::size_t{1} << 18;  ///< elements of a node in memory at once
 
@@ -143,6 +143,14 @@ std::vector<T> Node::gather(const T& mine) {
   return all;
 }
 
+bool Node::as_first_says(bool answer) {
+  if (first()) {
+    send_to_all(kTestedTag, bytes_of(answer));
+    return answer;
+  }
+  return transport_.receive_any_length(0, kTestedTag).at(0) != std::byte{0};
+}
+
 std::vector<float> Node::mean_over_nodes(std::span<const float> own) {
   std::vector<float> mean;
   while (!own.empty()) {
@@ -171,7 +179,7 @@ std::vector<float> Node::mean_over_nodes(std::span<const float> own) {
   return mean;
 }
 
-void Node::test(std::uint32_t done) {
+bool Node::test(std::uint32_t done) {
   flush();
   const auto own = here();
   const auto set = [&](std::span<const float> weights, std::span<const float> buffers) {
@@ -189,9 +197,9 @@ void Node::test(std::uint32_t done) {
     of_mean = gather(learner_.evaluate_part(done, static_cast<std::size_t>(place), nodes.size()));
     set(own.weights, own.buffers);
   } while (lost_meanwhile());
-  if (!first()) return;
   const auto each = total_of(scores), mean = total_of(of_mean);
-  if (each && mean) log_->evaluation(done, *each, &*mean, scores, left());
+  if (first() && each && mean) log_->evaluation(done, *each, &*mean, scores, left());
+  return as_first_says(each && mean);
 }
 
 WorkerState Node::state() {
@@ -205,7 +213,7 @@ WorkerState Node::state() {
   return state;
 }
 
-void Node::save(std::uint32_t done) {
+void Node::save(std::uint32_t done, bool owes_test) {
   flush();
   Checkpoint checkpoint;
   std::vector<float> mean_buffers;
@@ -231,6 +239,7 @@ void Node::save(std::uint32_t done) {
     checkpoint.workers[static_cast<std::size_t>(node)].buffers = mean_buffers;
   checkpoint.fingerprint = run_.options.fingerprint(transport_.workers());
   checkpoint.step = done;
+  checkpoint.owes_test = owes_test;
   checkpoint.sent_bytes = log_->sent_bytes();
   run_.save(checkpoint, learner_.replica().layers());
   log_->checkpoint(done);
@@ -267,6 +276,7 @@ std::uint64_t Node::restore() {
     }
   }
   done_ = checkpoint->step;
+  owes_test_ = checkpoint->owes_test;
   if (!present(here)) {
     std::copy(checkpoint->weights.begin(), checkpoint->weights.end(), weights().begin());
     learner_.replica().weights_changed();

@@ -66,6 +66,7 @@ struct Order {
   std::uint32_t step = 0;             ///< the first of the round, or how many are done
   std::uint32_t worker = 0;           ///< whom it is about, counted from 0
   std::uint32_t part = 0, parts = 1;  ///< of the test samples
+  std::uint32_t whole = 0;            ///< 1: the test is not broken off
   std::uint32_t last = 0;             ///< 1: no round follows this one
   std::uint32_t missing = 0;          ///< workers without which the lead ends the job
 };

@@ -104,7 +104,7 @@ void Peer::check_encoded(atomo::Status status, std::uint32_t step) {
                            ": " + atomo::explain(status));
 }
 
-void Peer::test(std::uint32_t done) {
+bool Peer::test(std::uint32_t done) {
   auto& replica = learner_.replica();
   const auto own = replica.buffers();
   if (!own.empty()) {
@@ -114,12 +114,13 @@ void Peer::test(std::uint32_t done) {
     transport_.wait(transfer);
     replica.set_buffers(mean_over_workers(all, workers_));
   }
-  const auto scores = gather(learner_.evaluate(done));
+  const auto score = total_of(gather(learner_.evaluate(done)));
   replica.set_buffers(own);
-  if (first()) log_scores(*log_, done, scores);
+  if (first() && score) log_->evaluation(done, *score);
+  return score.has_value();
 }
 
-void Peer::save(std::uint32_t done) {
+void Peer::save(std::uint32_t done, bool owes_test) {
   const auto own = own_state().pack();
   if (!first()) {
     auto transfer = transport_.send(0, kStateTag, own);
@@ -131,7 +132,9 @@ void Peer::save(std::uint32_t done) {
                         sent_bytes_,
                         {weights.begin(), weights.end()},
                         optimiser_->moments(),
-                        {WorkerState::unpack(own)}};
+                        {WorkerState::unpack(own)},
+                        {},
+                        owes_test};
   for (int k = 1; k < transport_.workers(); ++k) {
     checkpoint.workers.push_back(WorkerState::unpack(transport_.receive_any_length(k, kStateTag)));
   }
@@ -147,6 +150,7 @@ std::uint64_t Peer::restore() {
   auto checkpoint = run_.resume(learner_.replica());
   if (!checkpoint) return 0;
   done_ = checkpoint->step;
+  owes_test_ = checkpoint->owes_test;
   std::copy(checkpoint->weights.begin(), checkpoint->weights.end(),
             learner_.replica().weights().begin());
   learner_.replica().weights_changed();

@@ -34,10 +34,12 @@ class Peer {
   /// Steps that are done, those of the checkpoint included.
   [[nodiscard]] std::uint32_t done() const noexcept { return done_; }
   [[nodiscard]] std::span<const float> weights() { return learner_.replica().weights(); }
-  /// A test of all ranks after `done` steps.
-  void test(std::uint32_t done);
+  /// Whether the checkpoint is of a run that owes the test after its last step.
+  [[nodiscard]] bool owes_test() const noexcept { return owes_test_; }
+  /// A test of all ranks after `done` steps. False on all: it was broken off.
+  [[nodiscard]] bool test(std::uint32_t done);
   /// Writes a checkpoint. Every rank calls it.
-  void save(std::uint32_t done);
+  void save(std::uint32_t done, bool owes_test);
   void finish(std::uint32_t done, bool stopped);
 
  protected:
@@ -92,6 +94,7 @@ class Peer {
 
   std::uint32_t done_ = 0;
   std::uint64_t sent_bytes_ = 0;
+  bool owes_test_ = false;
 };
 
 }  // namespace train

@@ -78,8 +78,10 @@ bool Server::begin_round() {
 }
 
 bool Server::lead() {
-  if (in_round_) end_round();
-  if (std::exchange(was_finished_, false)) test();
+  if (in_round_)
+    end_round();
+  else if (owes_test_)
+    make_up_test();
   if (!last_round_ && (stopped_ || step_ >= run_.last_step())) {
     dismiss();
     return false;
@@ -131,12 +133,19 @@ void Server::end_round() {
   reports_.clear();
   dropped_.clear();
   step_ += taken;
-  if (run_.tests_after(step_, taken) && (!stopped_ || step_ >= run_.last_step())) test();
-  stopped_ = stopped_ || interrupted();
+  // Where a worker is a step ahead no checkpoint has these weights: the test is done now or never.
+  const bool left_out = stopped_ && step_ < run_.last_step() && !ahead();
+  owes_test_ = run_.tests_after(step_, taken) && (left_out || !test());
+  stopped_ = stopped_ || owes_test_ || interrupted();
   // A worker that is a step ahead has to come back before its state can be kept.
-  const bool ahead = run_.options.double_buffer && receiver_.outstanding(0) != 0;
-  last_round_ = stopped_ && ahead;
+  last_round_ = stopped_ && ahead();
   if (!last_round_ && run_.saves_after(step_, stopped_, taken)) save();
+}
+
+void Server::make_up_test() {
+  owes_test_ = !test();
+  stopped_ = owes_test_;
+  if (stopped_ && run_.saves_after(step_, true, 0)) save();
 }
 
 void Server::log_step(std::uint32_t taken) {

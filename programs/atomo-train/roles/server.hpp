@@ -86,6 +86,12 @@ class Server {
   [[nodiscard]] bool lead();
   [[nodiscard]] bool follow();
   void end_round();
+  /// Does the test that the run that goes on owes.
+  void make_up_test();
+  /// Whether a worker computes a gradient that is not wanted yet.
+  [[nodiscard]] bool ahead() const noexcept {
+    return run_.options.double_buffer && receiver_.outstanding(0) != 0;
+  }
   void log_step(std::uint32_t taken);
 
   void give(std::span<const std::size_t> workers, std::uint32_t step,
@@ -111,7 +117,8 @@ class Server {
   /// Until nobody who gives signs of life has an order under way. Returns those workers.
   [[nodiscard]] std::vector<std::size_t> wait_for_arrivals();
 
-  void test();
+  /// After the steps that are done. Returns whether it was not broken off.
+  [[nodiscard]] bool test();
   void average_buffers(std::span<const std::size_t> workers);
   void save();
   /// Weights into the lead's replica; returns the rest of this server's state, whole on the lead.
@@ -160,7 +167,7 @@ class Server {
   std::uint32_t arrivals_ = 0;  ///< of the step under way
   std::size_t source_ = 0;
   bool in_round_ = false, stopped_ = false;
-  bool was_finished_ = false;  ///< the run that goes on
+  bool owes_test_ = false;   ///< that after the steps that are done was left out, or broken off
   bool last_round_ = false;  ///< nobody is sent ahead
   Outcome outcome_ = Outcome::finished;
   Timeline timeline_{false, kLead, ""};

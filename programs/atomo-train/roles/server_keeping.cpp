@@ -52,14 +52,15 @@ std::vector<float> Server::whole(std::span<const float> part) {
   return model;
 }
 
-void Server::test() {
+bool Server::test() {
   const auto there = wait_for_arrivals();
   for (std::size_t i = 0; i < there.size(); ++i) {
     const Order text{.what = What::test,
                      .step = step_,
                      .worker = static_cast<std::uint32_t>(there[i]),
                      .part = static_cast<std::uint32_t>(i),
-                     .parts = static_cast<std::uint32_t>(there.size())};
+                     .parts = static_cast<std::uint32_t>(there.size()),
+                     .whole = ahead() ? 1U : 0U};
     order(rank_of(there[i]), text);
     order_servers(text);
   }
@@ -72,7 +73,9 @@ void Server::test() {
         transport_.receive(rank_of(there[i]), kScoreTag, writable_bytes_of(scores[i])));
   }
   transport_.wait(transfers);
-  log_scores(*log_, step_, scores);
+  const auto score = total_of(scores);
+  if (score) log_->evaluation(step_, *score);
+  return score.has_value();
 }
 
 void Server::average_buffers(std::span<const std::size_t> workers) {
@@ -99,6 +102,7 @@ void Server::save() {
   auto checkpoint = collect_state();
   checkpoint.fingerprint = run_.options.fingerprint(transport_.workers());
   checkpoint.step = step_;
+  checkpoint.owes_test = owes_test_;
   checkpoint.sent_bytes = log_->sent_bytes();
   const auto model = replica_->weights();
   checkpoint.weights.assign(model.begin(), model.end());
@@ -154,7 +158,7 @@ void Server::restore() {
   checkpoint_ = run_.resume(*replica_);
   if (!checkpoint_) return;
   step_ = checkpoint_->step;
-  was_finished_ = run_.was_finished(step_);
+  owes_test_ = checkpoint_->owes_test || run_.was_finished(step_);
   sent_before_ = checkpoint_->sent_bytes;
   std::copy(checkpoint_->weights.begin(), checkpoint_->weights.end(), replica_->weights().begin());
   for (std::size_t m = 0; m < checkpoint_->moments.size(); ++m) {

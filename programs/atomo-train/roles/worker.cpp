@@ -230,7 +230,7 @@ void Worker::test(const Order& order) {
     receive(kMeanBuffersTag, std::as_writable_bytes(std::span(mean)));
     replica.set_buffers(mean);
   }
-  const auto score = learner_.evaluate_part(order.step, order.part, order.parts);
+  const auto score = learner_.evaluate_part(order.step, order.part, order.parts, order.whole != 0);
   replica.set_buffers(own);
   send(kScoreTag, bytes_of(score));
 }

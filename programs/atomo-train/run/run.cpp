@@ -125,10 +125,6 @@ std::optional<Score> total_of(std::span<const Score> scores) {
   return total;
 }
 
-void log_scores(Log& log, std::uint32_t done, std::span<const Score> scores) {
-  if (const auto total = total_of(scores)) log.evaluation(done, *total);
-}
-
 bool all_ready(Transport& transport, const std::string& error) {
   constexpr std::size_t kText = 8192;  // a traceback of Python's
   std::array<char, kText> mine{};

@@ -72,8 +72,6 @@ struct StepReport {
 [[nodiscard]] std::vector<float> mean_over_workers(std::span<const float> all, std::size_t workers);
 /// Scores added in rank order; none when one was broken off.
 [[nodiscard]] std::optional<Score> total_of(std::span<const Score> scores);
-/// Adds scores in rank order and hands the result to the log, unless one was broken off.
-void log_scores(Log& log, std::uint32_t done, std::span<const Score> scores);
 
 /// True when no process has an error; rank 0 prints those there are, each once. Every process calls
 /// it.
@@ -111,7 +109,9 @@ enum class Outcome { finished, interrupted, cannot_start };
 
 /// Runs `Role`, one of ranks that are all alike, to the end. It has `bool train(step)`, which takes
 /// one or more steps from `step` on, as its `done()` then says, and returns whether a process was
-/// interrupted. Its `weights()` are looked at before they are tested or kept.
+/// interrupted, and `bool test(done)`, which returns whether it was not broken off. A test that was, or
+/// that an interrupted run left out, is owed: no step follows, and the run that goes on begins with it. Its
+/// `weights()` are looked at before they are tested or kept.
 template <class Role>
 Outcome run_peer(Run& run) {
   const auto peer = prepare<Role>(run);
@@ -119,17 +119,21 @@ Outcome run_peer(Run& run) {
   return or_end_the_job(run.transport, [&] {
     std::uint32_t done = peer->done();
     bool stopped = false;
-    if (run.was_finished(done)) peer->test(done);
+    if (run.was_finished(done) || peer->owes_test()) {
+      stopped = !peer->test(done);
+      if (stopped && run.saves_after(done, true, 0)) peer->save(done, true);
+    }
     while (done < run.last_step() && !stopped) {
       const std::uint32_t before = done;
       stopped = peer->train(before);
       done = peer->done();
       const bool at_end = done >= run.last_step();
-      const bool tests = run.tests_after(done, done - before) && (!stopped || at_end);
-      const bool saves = run.saves_after(done, stopped, done - before);
-      if (tests || saves || at_end) check_weights(peer->weights(), done);
-      if (tests) peer->test(done);
-      if (saves) peer->save(done);
+      const bool tests = run.tests_after(done, done - before);
+      if (tests || at_end || run.saves_after(done, stopped, done - before))
+        check_weights(peer->weights(), done);
+      const bool owes = tests && ((stopped && !at_end) || !peer->test(done));
+      stopped = stopped || owes;
+      if (run.saves_after(done, stopped, done - before)) peer->save(done, owes);
     }
     stopped = stopped && done < run.last_step();
     peer->finish(done, stopped);
