@@ -18,7 +18,7 @@ import atomo  # noqa: E402
 from experiments.series import NOT_TRAINED, Row, Series  # noqa: E402 (found by the line above)
 from simulated import Refusal, draws  # noqa: E402
 from simulated.low_rank import LowRank, orthonormal  # noqa: E402
-from simulated.optimisers import columns, matrices, optimiser_of, orthogonalised  # noqa: E402
+from simulated.optimisers import columns, first_moment_of, matrices, optimiser_of, orthogonalised  # noqa: E402
 from simulated.options import parsed  # noqa: E402
 from simulated.second_moment import SquaresExchange, Told  # noqa: E402
 from simulated.training import Training, f32_as_it_is  # noqa: E402
@@ -160,6 +160,28 @@ def test_a_factored_step_in_f64():
     assert ((rows / g.square().mean((0, 2))).log2().abs() < 1).all()
     assert ((columns_ / g.square().mean((0, 1))).log2().abs() < 1).all()
     assert torch.allclose(weights[0, 40:], -0.1 * mean[0, 40:].sign(), rtol=1e-4)  # Adam's own first step
+
+
+@pytest.mark.parametrize("name, kept, which", [
+    ("sgd", 0.7, 0), ("nesterov", 0.7, 0), ("adam", 0.6, 0), ("adamw", 0.6, 0), ("adafactor", 0.6, 0), ("muon", 0.95, 2),
+    ("signsgd", 0, None)])
+def test_what_stays_of_a_first_moment(name, kept, which):
+    """Of a step without a gradient, which adds nothing to it."""
+    layers = {"matrix": (5, 8), "vector": (7,)}
+    betas = ("--beta1", 0.6) if which is not None and kept != 0.7 else ()
+    options = parsed((*LENET, "--optimizer", name, "--momentum", 0.7, *betas), 1)
+    assert first_moment_of(options) == kept
+    weights = torch.zeros(1, 47)
+    optimiser = optimiser_of(options, layers, weights)
+    if which is None:
+        assert not optimiser.state
+        return
+    gradient, moments = torch.randn(1, 47, generator=torch.Generator().manual_seed(4)), []
+    for step, gradient in enumerate((gradient, torch.zeros(1, 47))):
+        optimiser.step(weights, gradient, {k: torch.tensor(v[step]) for k, v in columns(options).items()})
+        moments.append(optimiser.state[which].clone())
+    assert (moments[0] != 0).all()
+    assert torch.allclose(moments[1], kept * moments[0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("moment", [(), ("--second-moment", "factored", "--squares-every", 2)])
