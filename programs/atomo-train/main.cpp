@@ -67,7 +67,6 @@ int main(int argc, char** argv) {
 
   train::Transport transport(&argc, &argv, options.timeout_seconds, options.retries,
                              train::servers_of(options));
-  if (options.on_lost_node == "go-on") transport.outlive_lost();
   if (options.cut_link.size() == 2) {
     transport.cut({.a = options.cut_link[0],
                    .b = options.cut_link[1],

@@ -291,13 +291,13 @@ class DeviceTest(unittest.TestCase):
                         ("--device", "cuda"), ("--device", "cuda", "--algorithm", "twoshot", "--dump-gradients", "g")):
             self.assertEqual(self.check(*options).returncode, 0)
 
-    def start(self, *both):
+    def start(self, *both, algorithm="allgather"):
         """Two processes whose command lines end in other options."""
-        lines = [[*launch(1), "--algorithm", "allgather", "--model", "logistic", *map(str, options)] for options in both]
+        lines = [[*launch(1), "--algorithm", algorithm, "--model", "logistic", *map(str, options)] for options in both]
         return subprocess.run([*lines[0], ":", *lines[1][lines[1].index("-n"):]], capture_output=True, text=True, timeout=60)
 
-    def assert_unlike(self, name, *both, values=None):
-        done = self.start(*both)
+    def assert_unlike(self, name, *both, values=None, **how):
+        done = self.start(*both, **how)
         self.assertEqual(done.returncode, 2, done.stderr)
         for k in (0, 1):
             value = values[k] if values else both[k][-1]
@@ -317,6 +317,7 @@ class DeviceTest(unittest.TestCase):
         dumped = (*more, "--dump-gradients", path("unlike"))
         self.assert_unlike("dump-gradients", more, dumped, values=("false", "true"))
         self.assert_unlike("every", *((*dumped, "--every", steps) for steps in (1, 2)))
+        self.assert_unlike("on-lost-node", *((*more, "--on-lost-node", what) for what in ("stop", "go-on")), algorithm="dpsgd")
         self.assert_unlike("epochs", *(("--data", data, "--epochs", epochs) for epochs in (1, 2)))
 
     def test_data_of_other_lengths_have_other_steps(self):

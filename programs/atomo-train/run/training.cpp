@@ -84,6 +84,8 @@ Outcome train_on(Options& options, Transport& transport) {
     // The data may be of other lengths elsewhere.
     if (!all_ready(transport, error) || !all_alike()) return Outcome::cannot_start;
   }
+  // Not before all want it: who outlives others ends otherwise, and would be waited for.
+  if (options.on_lost_node == "go-on") transport.outlive_lost();
   if (options.threads == 0) options.threads = threads_of_this_process(transport);
   Threads threads(options.threads);
   Run run{options, transport, threads};
