@@ -72,13 +72,15 @@ class QuadraticTest(unittest.TestCase):
                 self.assertTrue(numpy.isfinite(values).all(), name)
 
     def test_a_gradient_that_is_not_finite_ends_the_run(self):
-        scaled = ("--lr", 0.01, "--momentum", 0, "--loss-scale", 3e38, "--loss-scale-from", 3)
+        scaled = ("--lr", 0.01, "--loss-scale", 3e38, "--loss-scale-from", 3)
         for steps, processes, *options in (
                 (6, 2, "allgather"), (4, 2, "allgather"), (4, 2, "allgather", "--codec", "qsgd:bits=4"),
                 (4, 2, "allgather", "--optimizer", "signsgd"), (6, 3, "ps"), (4, 3, "ps"), (4, 2, "ring"),
                 (6, 2, "local", "--local-steps", 3), (6, 3, "fedavg", "--local-steps", 3), (4, 2, "dpsgd"), (4, 2, "admm")):
+            without = () if "signsgd" in options else ("--momentum", 0)
             with self.subTest(options, steps=steps):
-                self.ends_with("the gradient of step 3 is not finite", 3, processes, "--steps", steps, "--algorithm", *options, *scaled)
+                self.ends_with("the gradient of step 3 is not finite", 3, processes, "--steps", steps, "--algorithm", *options,
+                               *scaled, *without)
 
     def test_weights_that_are_not_finite_are_not_kept(self):
         """Of finite gradients: the steps are 1e18 times as long."""
