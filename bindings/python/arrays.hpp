@@ -81,6 +81,8 @@ class Memory {
   [[nodiscard]] ConstBytes view() const noexcept { return {data_, bytes_}; }
   [[nodiscard]] Bytes writable() const noexcept { return {data_, bytes_}; }
   [[nodiscard]] Device device() const noexcept { return device_; }
+  /// The number of that GPU among those of the process.
+  [[nodiscard]] int ordinal() const { return array_.is_valid() ? array_.device_id() : 0; }
   /// \throws Error for memory of a device.
   [[nodiscard]] ConstBytes on_host() const;
 

@@ -51,28 +51,30 @@ class Place {
         .status = reinterpret_cast<Status*>(result_.writable().data() + offsetof(Result, status))};
   }
   [[nodiscard]] Stream stream() const noexcept { return stream_; }
+  /// The GPU's number and the stream: frameworks have a default stream of one number on each GPU.
+  [[nodiscard]] std::pair<int, Stream> where() const { return {result_.ordinal(), stream_}; }
 
  private:
   Memory result_, workspace_;
   Stream stream_;
 };
 
-/// The libraries behind exact SVDs take one call at a time, and the calls of one stream.
+/// The libraries behind exact SVDs take one call at a time, and the calls of one stream of one GPU.
 class Solvers {
  public:
   /// `call(handles)` on the current device; null handles for a codec that needs none.
   template <typename Call>
-  Status run(bool needed, Stream stream, Call call) {
+  Status run(bool needed, const std::pair<int, Stream>& where, Call call) {
     if (!needed) return call(static_cast<Handles*>(nullptr));
     const std::lock_guard lock(mutex_);
-    HandlesPtr& handles = handles_[stream];
+    HandlesPtr& handles = handles_[where];
     if (!handles) handles = make_handles();
     return call(handles.get());
   }
 
  private:
   std::mutex mutex_;
-  std::map<Stream, HandlesPtr> handles_;
+  std::map<std::pair<int, Stream>, HandlesPtr> handles_;
 };
 
 /// Never given back: at the interpreter's end the driver may be gone.
@@ -91,7 +93,7 @@ void encode_on(PyCodec& self, nb::handle x, nb::handle payload, nb::handle resul
   Status status = Status::ok;
   {
     const nb::gil_scoped_release gil_released;
-    status = solvers().run(self.codec.traits().synchronises, place.stream(), [&](Handles* handles) {
+    status = solvers().run(self.codec.traits().synchronises, place.where(), [&](Handles* handles) {
       return self.codec.encode(array.view(), key, place.payload(message), place.context(handles));
     });
   }
@@ -151,7 +153,7 @@ void encode_model_on(PyCompressor& self, const BoundArrays& gradients, nb::handl
     const nb::gil_scoped_release gil_released;
     const std::unique_lock alone(self.step);
     const bool solves = needs_solver(self.model, gradients.arrays);
-    status = solvers().run(solves, place.stream(), [&](Handles* handles) {
+    status = solvers().run(solves, place.where(), [&](Handles* handles) {
       return self.model.encode(gradients.views, key, place.payload(message),
                                place.context(handles));
     });
@@ -190,7 +192,7 @@ void encode_layer_on(PyCompressor& self, std::size_t number, nb::handle gradient
     const nb::gil_scoped_release gil_released;
     const std::shared_lock among_others(self.step);
     const std::lock_guard alone(self.layers[i]);
-    status = solvers().run(self.model.codec(i).traits().synchronises, place.stream(),
+    status = solvers().run(self.model.codec(i).traits().synchronises, place.where(),
                            [&](Handles* handles) {
                              return self.model.encode_layer(i, array.view(), place.payload(message),
                                                             place.context(handles));

@@ -44,6 +44,7 @@ class Coder {
   std::size_t longest_message = 0;    ///< `wire_bytes` where that is known, else the same
   std::size_t workspace_bytes = 0;    ///< of either direction
   atomo::HandlesPtr handles;          ///< on a device, where encoding needs them
+  std::shared_ptr<void> notes;        ///< on a device: what its calls leave for its later ones
   std::vector<std::byte> workspace;   ///< in host memory; grows on the first use
   std::vector<std::byte> staging;     ///< where a payload is smaller than `max_encoded_bytes`
 };

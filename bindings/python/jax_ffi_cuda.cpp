@@ -7,10 +7,9 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <unordered_map>
 
 #include "jax_call.hpp"
 
@@ -38,63 +37,93 @@ std::byte* allocate(ffi::ScratchAllocator& scratch, std::size_t bytes) {
   return static_cast<std::byte*>(*memory);
 }
 
-/// What the calls of one coder leave for its next one. Like coders it is never destroyed.
+/// What the calls of one coder leave for its later ones.
 class Notes {
  public:
-  /// What an earlier call came to, where the device has come so far; else success.
+  Notes() = default;
+  Notes(const Notes&) = delete;
+  Notes& operator=(const Notes&) = delete;
+  /// Behind the last call, on the coder's device or another.
+  ~Notes() {
+    for (const Note& note : notes_) {
+      if (note.done == nullptr) continue;
+      static_cast<void>(cudaEventSynchronize(note.done));
+      static_cast<void>(cudaEventDestroy(note.done));
+    }
+    static_cast<void>(cudaFreeHost(memory_));
+  }
+  /// What earlier calls came to, where the device has come so far; else success. It is waited for where it is
+  /// `kBehind` calls behind, so that no outcome goes unseen.
   ffi::Error look(std::string_view what) {
-    if (untold_ == 0 || cudaEventQuery(done_) != cudaSuccess) return ffi::Error::Success();
-    const std::size_t count = std::exchange(untold_, 0);
-    for (std::size_t k = 0; k < count; ++k) {
-      if (failed(told_[k].status)) return error_of(what, told_[k].status);
-      if (told_[k].bytes > capacity_) return capacity_error(what, told_[k].bytes, capacity_);
+    while (seen_ < told_) {
+      const Note& note = notes_[seen_ % kBehind];
+      if (cudaEventQuery(note.done) != cudaSuccess) {
+        if (told_ - seen_ < kBehind) return ffi::Error::Success();
+        check(cudaEventSynchronize(note.done));
+      }
+      ++seen_;
+      for (std::size_t k = 0; k < note.count; ++k) {
+        if (failed(note.outcomes[k].status)) return error_of(what, note.outcomes[k].status);
+        if (note.outcomes[k].bytes > note.capacity)
+          return capacity_error(what, note.outcomes[k].bytes, note.capacity);
+      }
     }
     return ffi::Error::Success();
   }
-  /// Queues what `look` will see; messages of more than `capacity` bytes are an error.
+  /// Behind `look`, queues what it will see; messages of more than `capacity` bytes are an error.
   void tell(const Outcome* outcomes, std::size_t count, std::size_t capacity, cudaStream_t stream) {
-    check(
-        cudaMemcpyAsync(told_, outcomes, count * sizeof(Outcome), cudaMemcpyDeviceToHost, stream));
-    check(cudaEventRecord(done_, stream));
-    untold_ = count;
-    capacity_ = capacity;
+    Note& note = notes_[told_ % kBehind];
+    check(cudaMemcpyAsync(note.outcomes, outcomes, count * sizeof(Outcome), cudaMemcpyDeviceToHost,
+                          stream));
+    check(cudaEventRecord(note.done, stream));
+    note.count = count;
+    note.capacity = capacity;
+    ++told_;
   }
   /// Before a call on `stream`: a coder's calls follow one another, whatever their streams. Makes
-  /// room for as many outcomes, once.
+  /// events once, and room for so many outcomes where there is less.
   void begin(std::size_t count, cudaStream_t stream) {
-    if (done_ == nullptr) check(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming));
-    check(cudaStreamWaitEvent(stream, done_, 0));
+    for (Note& note : notes_) {
+      if (note.done == nullptr)
+        check(cudaEventCreateWithFlags(&note.done, cudaEventDisableTiming));
+    }
+    if (told_ > 0) check(cudaStreamWaitEvent(stream, notes_[(told_ - 1) % kBehind].done, 0));
     if (count <= room_) return;
+    if (told_ > 0) check(cudaEventSynchronize(notes_[(told_ - 1) % kBehind].done));
     void* memory = nullptr;
-    check(cudaMallocHost(&memory, count * sizeof(Outcome)));
-    if (untold_ > 0) check(cudaEventSynchronize(done_));
-    std::copy_n(told_, untold_, static_cast<Outcome*>(memory));
-    check(cudaFreeHost(told_));
-    told_ = static_cast<Outcome*>(memory);
+    check(cudaMallocHost(&memory, kBehind * count * sizeof(Outcome)));
+    for (std::size_t k = 0; k < kBehind; ++k) {
+      Outcome* const outcomes = static_cast<Outcome*>(memory) + k * count;
+      std::copy_n(notes_[k].outcomes, notes_[k].count, outcomes);
+      notes_[k].outcomes = outcomes;
+    }
+    check(cudaFreeHost(memory_));
+    memory_ = memory;
     room_ = count;
   }
 
  private:
-  Outcome* told_ = nullptr;  // pinned
-  cudaEvent_t done_ = nullptr;
-  std::size_t room_ = 0, untold_ = 0, capacity_ = 0;
+  static constexpr std::size_t kBehind = 4;
+  struct Note {
+    Outcome* outcomes = nullptr;  // pinned, in `memory_`
+    cudaEvent_t done = nullptr;
+    std::size_t count = 0, capacity = 0;
+  };
+  std::array<Note, kBehind> notes_;
+  void* memory_ = nullptr;
+  std::size_t room_ = 0, told_ = 0, seen_ = 0;  // calls that told, and those of them that were seen
 };
 
-/// Those of a coder, which is leased to one call at a time.
-Notes& notes_of(const Coder& coder) {
-  static auto* const mutex = new std::mutex;
-  static auto* const all = new std::unordered_map<const Coder*, std::unique_ptr<Notes>>;
-  const std::lock_guard lock(*mutex);
-  std::unique_ptr<Notes>& notes = (*all)[&coder];
-  if (!notes) notes = std::make_unique<Notes>();
-  return *notes;
+/// Those of a coder, which is leased to one call at a time and has none from another.
+Notes& notes_of(Coder& coder) {
+  if (!coder.notes) coder.notes = std::make_shared<Notes>();
+  return *static_cast<Notes*>(coder.notes.get());
 }
 
 /// A call's place on the device: its stream, a workspace, and words for the outcome of each message.
 class Call {
  public:
-  Call(cudaStream_t stream, ffi::ScratchAllocator& scratch, const Coder& coder,
-       std::size_t messages)
+  Call(cudaStream_t stream, ffi::ScratchAllocator& scratch, Coder& coder, std::size_t messages)
       : notes(notes_of(coder)), stream_(stream), messages_(messages) {
     notes.begin(messages, stream);
     outcomes_ = reinterpret_cast<Outcome*>(allocate(scratch, messages * sizeof(Outcome)));

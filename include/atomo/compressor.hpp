@@ -151,7 +151,7 @@ class Compressor {
   /// Workspace of `encode_layer` of one layer.
   [[nodiscard]] std::size_t encode_workspace_bytes(std::size_t layer) const;
   /// Workspace of `decode`, `decode_add` and `decode_add_all` into views of the layers' own dtypes, or
-  /// f32.
+  /// f32, which a device takes of layers in f32 alone.
   [[nodiscard]] std::size_t decode_workspace_bytes() const noexcept;
   /// Workspace of `decode_layer`, `decode_layer_add` and `decode_layer_add_all` of one layer, into a
   /// view of any dtype.
@@ -291,9 +291,9 @@ class Compressor {
 
   /// Everything needed to go on after a crash, to the bit: what the controller has learnt of the
   /// model's price, under a `cap=` of its layers' shares, the ranks of its sketches, and the memories
-  /// under their layers' names. On a
-  /// device this call and `load` wait for all its work. \throws Error when that failed, of a part, which
-  /// keeps nothing, and within a step or message.
+  /// under their layers' names. Within
+  /// a step, memories of layers that were sent are those behind their messages. On a device this call and `load`
+  /// wait for all its work. \throws Error when that failed, and of a part, which keeps nothing.
   [[nodiscard]] std::vector<std::byte> save(Saved what = Saved::all) const;
   /// What the state does not hold stays as it is. A state of other layers gives its prices, and the memories whose layer's name, shape and rule of
   /// memory are the same: other memories become zero, sketches begin anew. \throws Error when the

@@ -349,12 +349,12 @@ class Model final : public backend::DeviceModel {
     return Status::ok;
   }
   Status read_limits(std::span<std::uint64_t> limits) const noexcept override {
-    return each_limit(limits, [](std::uint64_t* on_device, std::uint64_t* here) {
+    return each_limit(limits, [this](std::uint64_t* on_device, std::uint64_t* here) {
       return wait_and_copy(here, on_device, 1, cudaMemcpyDeviceToHost);
     });
   }
   Status write_limits(std::span<const std::uint64_t> limits) const noexcept override {
-    return each_limit(limits, [](std::uint64_t* on_device, const std::uint64_t* here) {
+    return each_limit(limits, [this](std::uint64_t* on_device, const std::uint64_t* here) {
       return wait_and_copy(on_device, here, 1, cudaMemcpyHostToDevice);
     });
   }
@@ -412,12 +412,10 @@ class Model final : public backend::DeviceModel {
     return Status::ok;
   }
   template <typename T>
-  static Status wait_and_copy(T* to, const T* from, std::size_t count,
-                              cudaMemcpyKind kind) noexcept {
-    const bool done = cudaDeviceSynchronize() == cudaSuccess &&
-                      cudaMemcpy(to, from, count * sizeof *to, kind) == cudaSuccess &&
-                      cudaStreamSynchronize(cudaStreamLegacy) == cudaSuccess;
-    return done ? Status::ok : Status::external;
+  Status wait_and_copy(T* to, const T* from, std::size_t count,
+                       cudaMemcpyKind kind) const noexcept {
+    return device_.wait_on(
+        [&] { return cudaMemcpy(to, from, count * sizeof *to, kind) == cudaSuccess; });
   }
   template <typename View>
   Status check_views(std::span<const View> views) const noexcept {

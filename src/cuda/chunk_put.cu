@@ -78,6 +78,7 @@ __global__ void __launch_bounds__(kScanThreads)
   const std::uint64_t n = job.body.n, begin = unit.index * kSpan;
   const std::uint64_t end = n - begin < kSpan ? n : begin + kSpan;
   auto& sums = shared<KeptSums>();
+  if (y == nullptr) return;  // a layer without a memory beside others with one
   float own[kRows][4];
 #pragma unroll
   for (unsigned row = 0; row < kRows; ++row)

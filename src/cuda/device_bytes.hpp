@@ -15,8 +15,9 @@ namespace atomo::cuda {
 
 /// Throws what a set-up call of the runtime reports.
 inline void check(cudaError_t error, const char* what) {
-  if (error != cudaSuccess)
-    throw Error(std::string("CUDA: ") + what + ": " + cudaGetErrorString(error));
+  if (error == cudaSuccess) return;
+  static_cast<void>(cudaGetLastError());  // it was told, and nobody else meets it
+  throw Error(std::string("CUDA: ") + what + ": " + cudaGetErrorString(error));
 }
 
 struct FreeDevice {
@@ -35,6 +36,18 @@ using DeviceBytes = std::unique_ptr<std::byte, FreeDevice>;
 class OwnDevice {
  public:
   [[nodiscard]] bool is_current() const noexcept { return current() == device_; }
+  /// `call`, which waits for all work of this device and says whether all went well, while this device
+  /// is the current one.
+  template <typename Call>
+  [[nodiscard]] Status wait_on(Call call) const noexcept {
+    const int before = current();
+    bool done = before == device_ || cudaSetDevice(device_) == cudaSuccess;
+    done = done && cudaDeviceSynchronize() == cudaSuccess && call() &&
+           cudaStreamSynchronize(cudaStreamLegacy) == cudaSuccess;
+    if (!done) static_cast<void>(cudaGetLastError());  // it is told, and nobody else meets it
+    if (before >= 0 && before != device_) static_cast<void>(cudaSetDevice(before));
+    return done ? Status::ok : Status::external;
+  }
 
  private:
   static int current() noexcept {

@@ -27,14 +27,14 @@ __device__ double power_of_two(std::int32_t exponent) {
 }
 
 /// By a whole warp: up to 1,024 f32 of a body, of which some may not be there. False when one is
-/// not finite.
+/// not finite, in whose place a 0 keeps the other messages' sum what it is.
 template <typename Put>
 __device__ bool read_values(const std::byte* from, std::uint64_t count, std::uint64_t room,
                             Put put) {
   bool finite = true;
   for (std::uint64_t i = lane(); i < room; i += kLanes) {
-    const float v = i < count ? __uint_as_float(load_word(from + 4 * i)) : 0.0f;
-    finite = finite && is_finite(v);
+    float v = i < count ? __uint_as_float(load_word(from + 4 * i)) : 0.0f;
+    if (!is_finite(v)) finite = false, v = 0;
     put(i, v);
   }
   return finite;

@@ -72,9 +72,11 @@ __global__ void decode_fp8(const Frames frames, const Plan plan, const DecodeInt
       for (std::uint32_t left = sound; left != 0;) {
         const Frame frame = frames[take_message(left)];
         const std::byte* const body = frame.message + frame.layer(job.layer).body_at;
-        const std::uint32_t scale = load_word(body);
+        std::uint32_t scale = load_word(body);
         int exponent = 0;
         bool valid = math::read_fp8_scale(type, scale, exponent);
+        // Of NaN the other messages' sum would become NaN, of scales and of codes.
+        if (!valid) scale = 0;
         const BitView codes(body + kScaleBytes, job.n);
 #pragma unroll
         for (unsigned row = 0; row < kSumRows; ++row) {
@@ -84,8 +86,10 @@ __global__ void decode_fp8(const Frames frames, const Plan plan, const DecodeInt
 #pragma unroll
           for (unsigned k = 0; k < 4; ++k) {
             const std::uint32_t code = four >> (8 * k) & 0xFFu;
-            valid &= i + k >= job.n || (code & 0x7Fu) <= type.last_code;
-            const float magnitude = math::fp8_value(type, code & 0x7Fu, __uint_as_float(scale));
+            const bool known = (code & 0x7Fu) <= type.last_code;
+            valid &= i + k >= job.n || known;
+            const float magnitude =
+                known ? math::fp8_value(type, code & 0x7Fu, __uint_as_float(scale)) : 0.0f;
             v[k] = (code & 0x80u) != 0 ? -magnitude : magnitude;
           }
           sums.put(row, v);

@@ -7,10 +7,19 @@
 
 namespace atomo::cuda {
 
-/// Puts the values of half views where the messages are added, and keeps the key of the first
-/// message, which is open. Two launches.
-void begin_half_sums(const Frame& frame, Split halves, CallScratch<Key> first_key, Queue& queue);
-/// Rounds the sums under that key, whatever the last message held. Two launches.
-void round_half_sums(const Frame& frame, Split halves, CallScratch<Key> first_key, Queue& queue);
+/// Of the first message whose head holds.
+struct FirstKey {
+  Key key;
+  std::uint32_t found = 0;
+};
+
+/// Puts the values of half views where the messages are added.
+void begin_half_sums(const Frame& frame, Split halves, Queue& queue);
+/// Keeps the key of the first of these messages, which are open, where none was kept before; `begins`: none was.
+void keep_first_key(const Frames& frames, CallScratch<FirstKey> first_key, bool begins,
+                    Queue& queue);
+/// Rounds the sums under that key, whatever the last messages held; without one nothing was added. Two launches.
+void round_half_sums(const Frame& frame, Split halves, CallScratch<FirstKey> first_key,
+                     Queue& queue);
 
 }  // namespace atomo::cuda

@@ -384,17 +384,18 @@ Status Memories::each_part(std::size_t layer, std::size_t bytes, Copy copy) cons
   const std::size_t scales = math::scale_bytes(job.type, job.n);
   const std::size_t values = math::value_bytes(job.type, job.n);
   if (bytes != job.vectors * (scales + values)) return Status::shape_mismatch;
-  MemorySide side;
-  bool done = cudaDeviceSynchronize() == cudaSuccess &&
-              cudaMemcpy(&side, one.sides, sizeof side, cudaMemcpyDeviceToHost) == cudaSuccess;
-  for (std::size_t v = 0; v < job.vectors && done; ++v) {
-    std::byte* const vector = memory_.get() + job.at + side.now * job.other + v * job.pitch;
-    const std::size_t at = v * (scales + values);
-    done = (scales == 0 || copy(vector, at, scales) == cudaSuccess) &&
-           copy(vector + job.values, at + scales, values) == cudaSuccess;
-  }
-  return done && cudaStreamSynchronize(cudaStreamLegacy) == cudaSuccess ? Status::ok
-                                                                        : Status::external;
+  return device_.wait_on([&] {
+    MemorySide side;
+    bool done =
+        cudaMemcpy(&side, one.sides, sizeof side, cudaMemcpyDeviceToHost) == cudaSuccess;
+    for (std::size_t v = 0; v < job.vectors && done; ++v) {
+      std::byte* const vector = memory_.get() + job.at + side.now * job.other + v * job.pitch;
+      const std::size_t at = v * (scales + values);
+      done = (scales == 0 || copy(vector, at, scales) == cudaSuccess) &&
+             copy(vector + job.values, at + scales, values) == cudaSuccess;
+    }
+    return done;
+  });
 }
 
 Status Memories::read(std::size_t layer, Bytes values) const noexcept {
@@ -412,11 +413,10 @@ Status Memories::write(std::size_t layer, ConstBytes values) const noexcept {
 /// What moved cannot be taken back any more.
 Status Memories::clear() const noexcept {
   if (jobs_.empty()) return Status::ok;
-  const bool done = cudaDeviceSynchronize() == cudaSuccess &&
-                    cudaMemset(memory_.get(), 0, bytes_) == cudaSuccess &&
-                    cudaMemset(sides_.get(), 0, jobs_.size() * sizeof(MemorySide)) == cudaSuccess &&
-                    cudaStreamSynchronize(cudaStreamLegacy) == cudaSuccess;
-  return done ? Status::ok : Status::external;
+  return device_.wait_on([&] {
+    return cudaMemset(memory_.get(), 0, bytes_) == cudaSuccess &&
+           cudaMemset(sides_.get(), 0, jobs_.size() * sizeof(MemorySide)) == cudaSuccess;
+  });
 }
 
 void form(const Frame& frame, const MemoryRange& range, bool scaled, Queue& queue) {

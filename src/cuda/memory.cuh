@@ -94,6 +94,7 @@ class Memories {
   template <typename Copy>
   Status each_part(std::size_t layer, std::size_t bytes, Copy copy) const noexcept;
 
+  OwnDevice device_;
   std::vector<MemoryJob> jobs_;
   std::size_t bytes_ = 0;
   DeviceBytes memory_, table_, sides_;

@@ -60,8 +60,8 @@ struct MessagePlan {
   FramePlan frame;
   Plans operations;
   Split halves;                ///< decoding: a job a layer, without units where the view is f32
-  CallScratch<float> room;     ///< decoding: f32 values of the other views
-  CallScratch<Key> first_key;  ///< decoding: of the first of several messages
+  CallScratch<float> room;          ///< decoding: f32 values of the other views
+  CallScratch<FirstKey> first_key;  ///< decoding several messages
   std::uint32_t messages = 1;  ///< that the workspace has parts for
 
   /// `together`: messages that are decoded at once at most.
@@ -90,7 +90,7 @@ struct MessagePlan {
     }
     halves = split.split();
     room = layout.call_scratch<float>(entries);
-    first_key = layout.call_scratch<Key>(1);
+    first_key = layout.call_scratch<FirstKey>(1);
   }
   /// Whether an operation calls the caller's libraries.
   [[nodiscard]] bool uses_handles() const {
@@ -202,6 +202,8 @@ inline void decode_messages(const Frame& frame, const MessagePlan<DecodePlans>& 
                             DecodeInto into, std::span<const TensorView> views,
                             const Context& context, Queue& queue) {
   const bool halves = plan.halves.units > 0, sums = halves && into.add;
+  if (messages.empty() && context.status != nullptr)
+    queue.note(cudaMemsetAsync(context.status, 0, sizeof *context.status, queue.stream()));
   for (std::size_t m = 0; m < messages.size(); m += kMessagesAtOnce) {
     Frames frames;
     frames.first = frame;
@@ -213,7 +215,8 @@ inline void decode_messages(const Frame& frame, const MessagePlan<DecodePlans>& 
     const StatusWords words{context.status,
                             context.statuses == nullptr ? nullptr : context.statuses + m};
     open(frames, tables, views, plan.room, queue);
-    if (sums && m == 0) begin_half_sums(frames.first, plan.halves, plan.first_key, queue);
+    if (sums && m == 0) begin_half_sums(frames.first, plan.halves, queue);
+    if (sums) keep_first_key(frames, plan.first_key, m == 0, queue);
     decode_layers(frames, plan, into, queue);
     if (halves && !sums) round_halves(frames.first, plan.halves, queue);
     close(frames, into, words, queue, m != 0);

@@ -239,8 +239,9 @@ __global__ void decode_minmax(const Frames frames, const MinmaxPlan plan, const 
         const std::uint64_t row_at = first + part + std::uint64_t{lane() % kSumRows} * kSumRow;
         const std::byte* const own =
             grids + 8 * ((row_at < n ? row_at : n - 1) >> layout.bucket_log);
-        const std::uint32_t low_bits = load_word(own), step_bits = load_word(own + 4);
-        bool valid = (low_bits & 0x7FFFFFFFu) < 0x7F800000u && is_magnitude(step_bits);
+        std::uint32_t low_bits = load_word(own), step_bits = load_word(own + 4);
+        bool valid = is_magnitude(low_bits & 0x7FFFFFFFu) && is_magnitude(step_bits);
+        if (!valid) low_bits = step_bits = 0;  // of NaN the other messages' sum would become NaN
         if (first + kUnit >= n && layout.nibbles && n % 2 != 0)
           valid &= (codes.peek32(8 * (layout.code_bytes - 1)) >> 4 & 15u) == 0;
         if (__all_sync(kAllLanes, valid) == 0 && lane() == 0) frame.refuse(layer, Status::corrupt);

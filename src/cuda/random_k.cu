@@ -248,7 +248,13 @@ __device__ void add_rows(RowSums<kSumRows, kAdd>& sums, const KeptWords& kept, u
         const float sent = __uint_as_float(load_word(from));
         from += 4;
         v[k] = sent * scale;
-        if (!is_finite(v[k])) (is_finite(sent) ? found.overflows : found.broken) |= message;
+        if (is_finite(v[k])) continue;
+        if (is_finite(sent)) {
+          found.overflows |= message;
+        } else {
+          found.broken |= message;
+          v[k] = 0;  // the other messages' sum stays what it is
+        }
       }
     }
     sums.put(r, v);

@@ -111,10 +111,11 @@ __global__ void decode_sign(const Frames frames, const Plan plan, const DecodeIn
       for (std::uint32_t left = sound; left != 0;) {
         const Frame frame = frames[take_message(left)];
         const std::byte* const body = frame.message + frame.layer(job.layer).body_at;
-        const Scales scales =
+        Scales scales =
             scales_of(job, body, first + part + std::uint64_t{lane() % kSumRows} * kSumRow);
-        const bool valid = is_magnitude(scales.plus) && is_magnitude(scales.minus) &&
-                           clean_padding(job, body, bytes, first + kUnit >= job.n);
+        bool valid = is_magnitude(scales.plus) && is_magnitude(scales.minus);
+        if (!valid) scales = {0, 0};  // of NaN the other messages' sum would become NaN
+        valid = valid && clean_padding(job, body, bytes, first + kUnit >= job.n);
         if (__all_sync(kAllLanes, valid) == 0 && lane() == 0)
           frame.refuse(job.layer, Status::corrupt);
         const BitView bits(body + job.scale_bytes, divide_up(job.n, 8));

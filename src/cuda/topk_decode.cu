@@ -97,8 +97,9 @@ __global__ void read(const Frames frames, const DecodePlan plan, const DecodeInt
   const auto word = [&](std::uint64_t w) { return own[w - range.begin / 64]; };
   const auto value = [&](std::uint32_t rank) {
     const float v = load_value(values, rank);
-    good = good && is_finite(v);
-    return v;
+    if (is_finite(v)) return v;
+    good = false;
+    return 0.0f;  // the other messages' sum stays what it is
   };
   scatter_kept(range, word, value, frames.first.layer(job.layer).y, into);
   if (!good) frames.first.refuse(job.layer, Status::corrupt);
@@ -169,8 +170,9 @@ __global__ void __launch_bounds__(kMessagesAtOnce* kLanes, 4)
 #pragma unroll
       for (unsigned k = 0; k < LaneValues::kTogether; ++k) {
         if (k >= marks.taken) continue;
-        sums.add(marks.place[k], marks.value[k], into);
-        good = good && is_finite(marks.value[k]);
+        const bool finite = is_finite(marks.value[k]);
+        good = good && finite;
+        sums.add(marks.place[k], finite ? marks.value[k] : 0.0f, into);
       }
       marks.take(values);
     }

@@ -58,7 +58,6 @@ void append(std::vector<std::byte>& to, ConstBytes bytes) {
 
 std::vector<std::byte> Compressor::save(Saved what) const {
   if (impl_->whole_model != nullptr) throw Error("a part keeps nothing: save the whole model");
-  impl_->check_between_steps("save");
   SavedState state{};
   std::memcpy(state.magic, kStateMagic, sizeof kStateMagic);
   std::vector<std::uint64_t> limits;

@@ -109,16 +109,18 @@ class Counted:
 def goes_wrong(rank, ranks, what):
     """Steps until a backward raises: its number and text. Something is wrong from the third on."""
     run = Run("qsgd:bits=4")
-    for number in range(6):
+    for number in range(8):
         if number == 2:
             buckets = list(run.state._on_gpu._of.values())
-            if what == "status":  # as a kernel would tell it: 262 is "corrupt"
+            if what in ("status", "status, the GPU behind"):  # as a kernel would tell it: 262 is "corrupt"
                 for bucket in buckets[:1]:
                     tell = bucket.model.tell
 
                     def with_failure(stream, model=bucket.model, tell=tell):
                         model._results[1][8:12] = torch.tensor([6, 1, 0, 0], dtype=torch.uint8)
                         tell(stream)
+                        model._results[1][8:12] = 0
+                        model.tell = tell
 
                     bucket.model.tell = with_failure
             if what == "seed" and rank == 1:
@@ -127,6 +129,7 @@ def goes_wrong(rank, ranks, what):
                 run.state.step = 40
             if what == "not seen":
                 run.state.seed = 77 + rank
+            if what in ("not seen", "status, the GPU behind"):
                 for event in run.state.place.events:
                     event.done = False
         if what == "not seen" and number == 4:

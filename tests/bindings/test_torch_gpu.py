@@ -86,8 +86,8 @@ def test_streams_wait_for_one_another_and_the_host_for_none(world):
         events = {}
         said = [tuple(events.setdefault(part, len(events)) if isinstance(part, int) else part for part in entry)
                 for entry in log[number * each:(number + 1) * each]]
-        copied, ready, encoded = 0, 1, 2
-        assert said == [("query", copied), ("record", "computing", ready), ("lend", "encoding"), ("lend", "wire"),
+        before, ready, encoded, copied = range(4)
+        assert said == [("query", before), ("record", "computing", ready), ("lend", "encoding"), ("lend", "wire"),
                         ("on", "encoding"), ("wait", "encoding", ready), ("record", "encoding", encoded),
                         ("off", "encoding"), ("on", "wire"), ("wait", "wire", encoded), ("record", "wire", copied),
                         ("off", "wire")]
@@ -108,7 +108,8 @@ def test_messages_without_a_bound_wait_for_their_lengths_alone(world):
 @pytest.mark.parametrize("what, step, says", [
     ("status", 3, "decoding gradients on the GPU failed in an earlier step (corrupt)"),
     ("seed", 3, "the seed in the messages' keys is "), ("step", 3, "the step in the messages' keys is 2 from rank 0, 40 from rank 1"),
-    ("not seen", 4, "the seed in the messages' keys is ")])
+    ("not seen", 4, "the seed in the messages' keys is "),
+    ("status, the GPU behind", 6, "decoding gradients on the GPU failed in an earlier step (corrupt)")])
 def test_what_failed_is_raised_a_step_later_on_all_ranks(world, what, step, says):
     for number, said in world(2).run(gpu_runs.goes_wrong, what):
         assert (number, says in said) == (step, True), (number, said)

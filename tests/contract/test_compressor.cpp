@@ -416,7 +416,7 @@ TEST(Compressor, WrongCallsAreRefused) {
   EXPECT_EQ(c.encode_layer(1, model.views[0], payload, {.workspace = workspace}),
             Status::shape_mismatch);
   EXPECT_EQ(c.encode(model.views, {}, payload, {.workspace = workspace}), Status::wrong_stage);
-  EXPECT_THROW((void)c.save(), Error);
+  EXPECT_THROW(c.load(c.save()), Error);
   EXPECT_THROW(c.reset_memory(), Error);
   ASSERT_FALSE(failed(c.end_step()));
   auto fewer = model.views;

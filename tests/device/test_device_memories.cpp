@@ -115,6 +115,16 @@ TEST_P(DeviceMemories, MessagesAndMemoriesAreTheCpus) {
   }
 }
 
+/// What a message says of layers without a memory is decoded for nobody.
+TEST_P(DeviceMemories, OfOtherLayersAreTheCpus) {
+  std::string codec = GetParam().substr(GetParam().find('+') + 1);
+  Twins twins("a.*=" + codec + "; *.weight=" + codec + "; *=ef+topk:keep=0.1");
+  for (std::uint32_t step = 0; step < 2; ++step) {
+    twins.gradients.set(step);
+    ASSERT_NO_FATAL_FAILURE(twins.expect_the_cpus_message(step));
+  }
+}
+
 /// A message and what is kept are what there was, whatever the pairs are: the sum is exact but for the
 /// one rounding that is the memory's.
 TEST(DeviceMemoriesOfSketches, KeepWhatMessagesLeaveOut) {

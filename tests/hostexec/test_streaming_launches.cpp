@@ -4,6 +4,7 @@
 /// layers as for one.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <iostream>
 
 #include "calls.hpp"
@@ -165,6 +166,29 @@ TEST(StreamingLaunches, AnotherCurrentDeviceIsRefused) {
   EXPECT_EQ(model.encode_layer(0, gradients.views()[0], buffers.target(), context), Status::ok);
   ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
   EXPECT_EQ(model.end_step(context), Status::unsupported);
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+}
+
+/// Calls that wait, wait for the model's device, and leave the caller's current.
+TEST(StreamingLaunches, WaitingCallsGoToTheModelsDevice) {
+  const std::vector<LayerSpec> layers{{"layer", {64, 40}}};
+  Compressor model(layers, Policy::parse("*=ef+topk:keep=0.1"), {.device = Device::cuda});
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  std::vector<std::byte> state;
+  for (const auto& call : std::vector<std::function<void()>>{
+           [&] { static_cast<void>(model.prices()); }, [&] { state = model.save(); },
+           [&] { static_cast<void>(model.memory(0)); }, [&] { model.load(state); },
+           [&] { model.reset_memory(); }}) {
+    hostexec::reset_calls();
+    call();
+    std::size_t changes = 0;
+    for (const hostexec::Call& made : hostexec::calls())
+      changes += made.name == "cudaSetDevice" ? made.count : 0;
+    EXPECT_GE(changes, 2u) << "there and back";
+    int now = -1;
+    ASSERT_EQ(cudaGetDevice(&now), cudaSuccess);
+    EXPECT_EQ(now, 1);
+  }
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
 }
 

@@ -37,7 +37,7 @@ class Coder:
         self._restore = False  # the compressor is to take its part of `learnt`
         self._worker: int | None = None  # whose the memories are; None before the first step
         self._loaded = False  # the memories are a checkpoint's, and no step has asked whose
-        self._sent: set[str] = set()  # layers of which the last step made messages
+        self._sent = False  # whether the last step made messages
         self._before: bytes | None = None  # memories when the last step began, where its model changed half way
         self.compressor: atomo.Compressor | None = None
         self._key: dict[str, int] | None = None  # of the step under way
@@ -183,19 +183,12 @@ class Coder:
             self.compressor.load_state(self._before)
         else:
             self._take_back_sent()
-        self._sent, self._before = set(), None
+        self._sent, self._before = False, None
 
     def _take_back_sent(self) -> None:
-        """No memory is copied, but where layers had no message in the step: their last one is of an earlier step, and was used."""
-        if not self.has_memory or not self._sent:
-            return
-        self._close_step()
-        now = self.compressor.state("memories") if self._sent != set(self.layers) else None
-        self.compressor.take_memory_back()
-        if now is not None:
-            part = compressor_of({name: self.layers[name] for name in self.layers if name in self._sent}, self.policy, 1, "cpu")
-            part.load_state(self.compressor.state("memories"))
-            self.compressor.load_state(joined_memories([now, part.state("memories")]))
+        if self.has_memory and self._sent:
+            self._close_step()
+            self.compressor.take_memory_back()
 
     def _close_step(self) -> None:
         if self._open:
@@ -207,7 +200,7 @@ class Coder:
             self.compressor.load_state(self.learnt[key["worker"] % len(self.learnt)])
         self.own_memories(key["worker"])
         self._restore = False
-        self._sent, self._before = set(), None
+        self._sent, self._before = False, None
         self._open_step(key)
         self._key = key
 
@@ -228,7 +221,7 @@ class Coder:
 
     def _encode_layer(self, layer: tuple[str, torch.Tensor]) -> bytes:
         message = self.compressor.encode_layer(*layer)
-        self._sent.add(layer[0])
+        self._sent = True
         return message
 
     def _follow(self, types: Mapping[str, str]) -> None:

@@ -2,7 +2,7 @@
 """A model on a GPU whose calls take no memory and wait for nothing: what DDP and FSDP do with gradients there.
 
 Everything that a call works in is made once. What the kernels say of the data, and the heads of the messages that came,
-go to pinned memory, which the host looks at when the next step begins.
+go to pinned memory, which the host looks at when a later step begins.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy
 import torch
 
 import atomo
@@ -21,6 +22,7 @@ from .layers import Layer, compressor_of
 
 RESULT_BYTES = 16  # a call's length (u64) and status (i32)
 HEAD_BYTES = 64  # FORMAT.md: seed at 16, step at 24, channel at 32
+STEPS_BEHIND = 4  # of the GPU behind the host, at most, where outcomes are looked at
 _SEED_SPACING = 0x9E3779B97F4A7C15  # between the seeds of a step's buckets
 
 
@@ -99,10 +101,10 @@ class DeviceModel:
         self._told = place.memory(results + HEAD_BYTES * incoming)
         self._results = self._told[:results].split(RESULT_BYTES)
         self._heads = self._told[results:].view(incoming, HEAD_BYTES)
-        self._seen = place.pinned(self._told.numel())
+        self._seen = place.pinned(STEPS_BEHIND * self._told.numel()).view(STEPS_BEHIND, -1)
         self._on_host = self._seen.numpy()
-        self._copied = place.event()
-        self._untold = False  # something was copied that nobody has looked at
+        self._copied = [place.event() for _ in range(STEPS_BEHIND)]
+        self._queued = self._looked_at = 0  # steps that were told of, and those of them that were looked at
 
     def _receive(self, bytes_each: int) -> None:
         """Room for what comes."""
@@ -152,33 +154,42 @@ class DeviceModel:
         """Queues what `look` will see."""
         bytes_each = self.messages[0].numel()
         self._heads.copy_(self.received[:self.incoming * bytes_each].view(self.incoming, bytes_each)[:, :HEAD_BYTES])
-        self._seen.copy_(self._told, non_blocking=True)
-        stream.record_event(self._copied)
-        self._untold = True
+        place = self._queued % STEPS_BEHIND
+        self._seen[place].copy_(self._told, non_blocking=True)
+        stream.record_event(self._copied[place])
+        self._queued += 1
 
     def look(self) -> None:
-        """At what an earlier step left, where the GPU has come so far; it is not waited for.
+        """In front of each `tell`, at what earlier steps left, where the GPU has come so far. It is waited for where it is
+        `STEPS_BEHIND` steps behind, so that no step goes unseen.
 
         Raises:
             atomo.Error: when a call failed on the GPU, or the ranks' keys were not of one step.
         """
-        if not self._untold or not self._copied.query():
-            return
-        self._untold = False
+        while self._looked_at < self._queued:
+            place = self._looked_at % STEPS_BEHIND
+            if not self._copied[place].query():
+                if self._queued - self._looked_at < STEPS_BEHIND:
+                    return
+                self._copied[place].synchronize()
+            self._looked_at += 1
+            self._look_at(self._on_host[place])
+
+    def _look_at(self, told: numpy.ndarray) -> None:
         for call in range(self.outgoing + 1):
-            _, status = struct.unpack_from("<Qi", self._on_host, RESULT_BYTES * call)
+            _, status = struct.unpack_from("<Qi", told, RESULT_BYTES * call)
             name, description, failed = _atomo.status_of(status)
             if failed:
                 what = "encoding" if call < self.outgoing else "decoding"
                 raise atomo.Error(f"{what} gradients on the GPU failed in an earlier step ({name}): {description}")
             self._calls.notice(status)
-        self._compare(list(self._keys()))
+        self._compare(list(self._keys(told)))
 
-    def _keys(self) -> Iterator[dict[str, int]]:
+    def _keys(self, told: numpy.ndarray) -> Iterator[dict[str, int]]:
         """Of the messages that came."""
         for rank in range(self.incoming):
             at = RESULT_BYTES * (self.outgoing + 1) + HEAD_BYTES * rank
-            seed, step = struct.unpack_from("<QI", self._on_host, at + 16)
+            seed, step = struct.unpack_from("<QI", told, at + 16)
             yield {"seed": seed, "step": step}
 
     @staticmethod
