@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`atomo.train`: a model in Python under the trainer's loops. Processes are few, since each loads PyTorch."""
+import functools
 import json
 import os
 import re
@@ -358,12 +359,26 @@ def test_states_that_no_checkpoint_holds_are_refused():
             super().step()
             self.param_groups[0]["found"] = self.param_groups[0].get("found", 1) * 2
 
+    class AdaptsInPlace(torch.optim.SGD):
+        """One of many numbers in a tensor, which its text leaves out."""
+
+        def __init__(self, parameters):
+            super().__init__(parameters)
+            self.param_groups[0]["found"] = torch.zeros(2000)
+
+        def step(self):
+            super().step()
+            self.param_groups[0]["found"][1000] += 1
+
     class Counts(torch.optim.SGD):
         def step(self):
             super().step()
             for parameter in self.param_groups[0]["params"]:
                 self.state[parameter]["seen"] = 1
 
+    with pytest.raises(atomo.Error, match="a step of AdaptsInPlace changes 'found' of its groups"):
+        _model.Steps(AdaptsInPlace, None, [(3, 4)])
+    assert _model.Steps(functools.partial(torch.optim.Adam, lr=torch.tensor(0.1), betas=(0.9, 0.99)), None, [(3, 4)]).moments == 2
     with pytest.raises(atomo.Error, match="a step of Adapts changes 'found' of its groups"):
         _model.Steps(Adapts, None, [(3, 4)])
     with pytest.raises(atomo.Error, match="Counts keeps 'seen', 1, for a layer"):

@@ -230,13 +230,13 @@ def _state_of(make: Callable[..., torch.optim.Optimizer], shapes: Sequence[tuple
     parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in shapes]
     optimiser = make(parameters)
     kind = type(optimiser).__name__
-    before = [_plain(group) for group in optimiser.param_groups]
+    before = [_kept(_plain(group)) for group in optimiser.param_groups]
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)
     optimiser.step()
     for group, was in zip(optimiser.param_groups, before):
         for name, value in _plain(group).items():
-            if name not in was or str(value) != str(was[name]):
+            if name not in was or not _same(value, was[name]):
                 raise Error(f"optimizer: a step of {kind} changes '{name}' of its groups; only states of a layer's shape go into "
                             "checkpoints")
     names, count = list[str](), None
@@ -258,6 +258,25 @@ def _state_of(make: Callable[..., torch.optim.Optimizer], shapes: Sequence[tuple
 
 def _plain(group: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name != "params"}
+
+
+def _kept(value: Any) -> Any:
+    """A copy, whose tensors stay what they are; other objects are those there are."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: _kept(each) for key, each in value.items()}
+    return type(value)(map(_kept, value)) if type(value) in (list, tuple) else value
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        return isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if type(a) in (list, tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(map(_same, a, b))
+    return a is b or bool(a == b)
 
 
 class Steps:
