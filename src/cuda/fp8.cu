@@ -75,8 +75,7 @@ __global__ void decode_fp8(const Frames frames, const Plan plan, const DecodeInt
         std::uint32_t scale = load_word(body);
         int exponent = 0;
         bool valid = math::read_fp8_scale(type, scale, exponent);
-        // Of NaN the other messages' sum would become NaN, of scales and of codes.
-        if (!valid) scale = 0;
+        if (!valid) scale = 0;  // of NaN the other messages' sum would become NaN
         const BitView codes(body + kScaleBytes, job.n);
 #pragma unroll
         for (unsigned row = 0; row < kSumRows; ++row) {
@@ -86,10 +85,8 @@ __global__ void decode_fp8(const Frames frames, const Plan plan, const DecodeInt
 #pragma unroll
           for (unsigned k = 0; k < 4; ++k) {
             const std::uint32_t code = four >> (8 * k) & 0xFFu;
-            const bool known = (code & 0x7Fu) <= type.last_code;
-            valid &= i + k >= job.n || known;
-            const float magnitude =
-                known ? math::fp8_value(type, code & 0x7Fu, __uint_as_float(scale)) : 0.0f;
+            valid &= i + k >= job.n || (code & 0x7Fu) <= type.last_code;
+            const float magnitude = math::fp8_value(type, code & 0x7Fu, __uint_as_float(scale));
             v[k] = (code & 0x80u) != 0 ? -magnitude : magnitude;
           }
           sums.put(row, v);
