@@ -43,7 +43,7 @@ class Notes {
   Notes() = default;
   Notes(const Notes&) = delete;
   Notes& operator=(const Notes&) = delete;
-  /// Behind the last call, on the coder's device or another.
+  /// Waits for the last call.
   ~Notes() {
     for (const Note& note : notes_) {
       if (note.done == nullptr) continue;
