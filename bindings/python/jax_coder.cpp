@@ -161,7 +161,8 @@ CoderLease take_coder(const Request& request) {
 }
 
 void forget_coders() {
-  std::vector<std::unique_ptr<Coder>> owners;  // a codec in Python takes the GIL to end, not this lock
+  std::vector<std::unique_ptr<Coder>>
+      owners;  // a codec in Python takes the GIL to end, not this lock
   const std::lock_guard lock(coders().mutex);
   ++coders().forgotten;
   for (auto& [identity, idle] : coders().idle) {

@@ -84,8 +84,7 @@ class Notes {
   /// events once, and room for so many outcomes where there is less.
   void begin(std::size_t count, cudaStream_t stream) {
     for (Note& note : notes_) {
-      if (note.done == nullptr)
-        check(cudaEventCreateWithFlags(&note.done, cudaEventDisableTiming));
+      if (note.done == nullptr) check(cudaEventCreateWithFlags(&note.done, cudaEventDisableTiming));
     }
     if (told_ > 0) check(cudaStreamWaitEvent(stream, notes_[(told_ - 1) % kBehind].done, 0));
     if (count <= room_) return;

@@ -15,6 +15,7 @@ namespace nb = nanobind;
 
 /// `when_unregistered` is called when a codec was taken out: codecs made before go on living, and belong to the
 /// past.
-void bind_own_codecs(nb::module_& module, void (*when_unregistered)() = [] {});
+void bind_own_codecs(
+    nb::module_& module, void (*when_unregistered)() = [] {});
 
 }  // namespace atomo::python

@@ -386,8 +386,7 @@ Status Memories::each_part(std::size_t layer, std::size_t bytes, Copy copy) cons
   if (bytes != job.vectors * (scales + values)) return Status::shape_mismatch;
   return device_.wait_on([&] {
     MemorySide side;
-    bool done =
-        cudaMemcpy(&side, one.sides, sizeof side, cudaMemcpyDeviceToHost) == cudaSuccess;
+    bool done = cudaMemcpy(&side, one.sides, sizeof side, cudaMemcpyDeviceToHost) == cudaSuccess;
     for (std::size_t v = 0; v < job.vectors && done; ++v) {
       std::byte* const vector = memory_.get() + job.at + side.now * job.other + v * job.pitch;
       const std::size_t at = v * (scales + values);

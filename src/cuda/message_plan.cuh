@@ -59,10 +59,10 @@ template <typename Plans>
 struct MessagePlan {
   FramePlan frame;
   Plans operations;
-  Split halves;                ///< decoding: a job a layer, without units where the view is f32
-  CallScratch<float> room;          ///< decoding: f32 values of the other views
+  Split halves;             ///< decoding: a job a layer, without units where the view is f32
+  CallScratch<float> room;  ///< decoding: f32 values of the other views
   CallScratch<FirstKey> first_key;  ///< decoding several messages
-  std::uint32_t messages = 1;  ///< that the workspace has parts for
+  std::uint32_t messages = 1;       ///< that the workspace has parts for
 
   /// `together`: messages that are decoded at once at most.
   void make(const MessageShape& shape, Layout& layout, bool decodes,

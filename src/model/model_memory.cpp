@@ -129,8 +129,7 @@ Status Compressor::Impl::take_back_on_device(const Context& context,
   Status status = Status::ok;
   for (std::size_t first = 0, end = 0; first < plans.size(); first = end + 1) {
     for (end = first; end < plans.size() && !stayed(end);) ++end;
-    if (end > first)
-      status |= device->take_memories_back(first, end - first, only_if, context);
+    if (end > first) status |= device->take_memories_back(first, end - first, only_if, context);
   }
   return status;
 }

@@ -115,9 +115,9 @@ TEST(LayersOfMessage, CallsOutOfOrderAreRefused) {
   EXPECT_EQ(model.begin_message({.tensor = 1}, sender.payload(), context),
             Status::invalid_argument);
   const Key of_layer{.tensor = 1};
-  EXPECT_EQ(model.encode(views, {}, sender.payload(),
-                         {.workspace = sender.workspace, .key = &of_layer}),
-            Status::invalid_argument);
+  EXPECT_EQ(
+      model.encode(views, {}, sender.payload(), {.workspace = sender.workspace, .key = &of_layer}),
+      Status::invalid_argument);
   EXPECT_EQ(model.begin_message({}, sender.payload(), {}), Status::workspace_too_small);
   ASSERT_EQ(model.begin_message({}, sender.payload(), context), Status::ok);
   EXPECT_EQ(model.begin_message({}, sender.payload(), context), Status::wrong_stage);

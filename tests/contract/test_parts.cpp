@@ -178,9 +178,10 @@ TEST(PartsOfAModel, AreAddedToHalvesAsTheyAreDecoded) {
                                    8 * (values[1].size() + values[2].size()));
   const ConstBytes bytes = message;
   const Context context{.workspace = workspace};
-  EXPECT_EQ(
-      halves([&](const auto& views) { return part.decode_add_all({&bytes, 1}, 1, views, context); }),
-      halves([&](const auto& views) { return part.decode(bytes, views, context); }));
+  EXPECT_EQ(halves([&](const auto& views) {
+              return part.decode_add_all({&bytes, 1}, 1, views, context);
+            }),
+            halves([&](const auto& views) { return part.decode(bytes, views, context); }));
 }
 
 TEST(PartsOfAModel, RefuseWrongCalls) {

@@ -38,7 +38,8 @@ Sent sent_by(Compressor& host, std::size_t workers) {
   for (std::size_t worker = 0; worker < workers; ++worker) {
     const Views gradients(host.layers(), worker + 2);
     std::vector<ConstTensorView> views;
-    for (const TensorView& view : gradients.here) views.push_back({view.data, view.dtype, view.shape});
+    for (const TensorView& view : gradients.here)
+      views.push_back({view.data, view.dtype, view.shape});
     sent.push_back(
         encode_on_host(host, views, {.seed = 5, .worker = static_cast<std::uint16_t>(worker)})
             .bytes);
