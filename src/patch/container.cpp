@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+/// The tensors of a state by name, each of which a patch can hold, and checksums.
 #include "patch/container.hpp"
 
 #include "core/utf8.hpp"
