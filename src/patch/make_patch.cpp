@@ -8,7 +8,7 @@
 
 #include "core/bits.hpp"
 #include "core/run_tasks.hpp"
-#include "patch/container.hpp"
+#include "patch/patch_head.hpp"
 
 namespace atomo {
 namespace patch {

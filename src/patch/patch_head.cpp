@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// The tensors of a state by name, each of which a patch can hold, and checksums.
-#include "patch/container.hpp"
+#include "patch/patch_head.hpp"
 
 #include "core/utf8.hpp"
 #include "format/checksum.hpp"

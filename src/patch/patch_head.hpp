@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// The container of patches (FORMAT.md, "Patches"): what its head is made of, and the tensors of a state by
+/// The head of a patch (FORMAT.md, "Patches"): what it is made of, and the tensors of a state by
 /// name. make_patch.cpp writes it, apply_patch.cpp reads it.
 
 #include <cstddef>
