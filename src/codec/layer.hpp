@@ -88,18 +88,11 @@ class LayerEncoder {
   /// Of a layer with a memory, once it is fitted into `body` of a message at these prices: takes what
   /// the message says of the layer from what was to be said. The memory stays as it is.
   Status take_sent(const LayerPrices& prices, ConstBytes body) noexcept;
-  /// And keeps the rest.
-  void keep_unsent() noexcept {
-    if (memory_ == nullptr) return;
-    if (sends()) {
-      memory_->keep(gradient_, converted_.data(), input_.key, input_.executor);
-    } else {
-      memory_->stay();
-    }
-  }
-  /// The message moves no memory.
-  void leave_memory() noexcept {
-    if (memory_ != nullptr) memory_->stay();
+  /// And keeps the rest, where it sends anything. Returns whether the memory moved.
+  bool keep_unsent() noexcept {
+    if (memory_ == nullptr || !sends()) return false;
+    memory_->keep(gradient_, converted_.data(), input_.key, input_.executor);
+    return true;
   }
 
  private:

@@ -82,22 +82,10 @@ void LayerMemory::keep(const ConstTensorView& gradient, const float* left, const
   if (!before_.empty()) kept_.swap(before_);
   const std::byte* const was = before_.empty() ? kept_.data() : before_.data();
   keep_unsent(plan_, gradient, left, n_, key, was, kept_.data(), executor);
-  moved_ = true;
 }
 
-void LayerMemory::take_back() noexcept {
-  if (moved_) kept_.swap(before_);
-  moved_ = false;
-}
+void LayerMemory::clear() noexcept { std::ranges::fill(kept_, std::byte{0}); }
 
-void LayerMemory::clear() noexcept {
-  std::ranges::fill(kept_, std::byte{0});
-  moved_ = false;
-}
-
-void LayerMemory::take(ConstBytes bytes) noexcept {
-  std::ranges::copy(bytes, kept_.begin());
-  moved_ = false;
-}
+void LayerMemory::take(ConstBytes bytes) noexcept { std::ranges::copy(bytes, kept_.begin()); }
 
 }  // namespace atomo::codec

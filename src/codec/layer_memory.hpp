@@ -33,10 +33,8 @@ class LayerMemory {
   /// `left` is what the message left of x.
   void keep(const ConstTensorView& gradient, const float* left, const Key& key,
             Executor* executor) noexcept;
-  /// Of a message that moves nothing.
-  void stay() noexcept { moved_ = false; }
-  /// What the last message moved becomes what it was before.
-  void take_back() noexcept;
+  /// What the last message moved becomes what it was before: once, and only of a message that moved it.
+  void take_back() noexcept { kept_.swap(before_); }
 
   void clear() noexcept;
   /// All of it, as it is saved.
@@ -49,7 +47,6 @@ class LayerMemory {
  private:
   MemoryPlan plan_;
   std::size_t n_ = 0;
-  bool moved_ = false;  ///< by the last message
   std::vector<std::byte> kept_,
       before_;  ///< e or s, or u and behind it v; and the same of the message before
 };

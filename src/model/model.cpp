@@ -152,7 +152,7 @@ Status Compressor::Impl::encode_on_device(std::span<const ConstTensorView> views
                              gather(Pool::grid, false, share())};
   if (whole_model == nullptr) {
     const Status status = device->encode(views, key, budgets, nullptr, payload, context);
-    if (!failed(status)) note_moved();
+    if (!failed(status)) note_moves();
     return status;
   }
   if (const Status s = check_part(key, context); failed(s)) return s;
@@ -161,7 +161,7 @@ Status Compressor::Impl::encode_on_device(std::span<const ConstTensorView> views
   own.tensor = static_cast<std::uint16_t>(first_layer);
   const StepPrices step = whole_model->step_prices();
   const Status status = device->encode(views, own, budgets, &step, payload, context);
-  if (!failed(status)) note_moved();
+  if (!failed(status)) note_moves();
   return status;
 }
 
@@ -311,8 +311,7 @@ Status Compressor::Impl::encode_layer(std::size_t i, const ConstTensorView& view
   if (!failed(status) && plan.remembers()) {
     status |= layer.take_sent(prices, room);
     if (failed(status)) return status;
-    layer.keep_unsent();
-    moved[i] = layer.sends() ? 1 : 0;
+    moved[i] = layer.keep_unsent() ? 1 : 0;
   }
   if (failed(status)) return status;
   const auto bytes = static_cast<std::size_t>(layer.row().bytes),

@@ -186,8 +186,8 @@ struct Compressor::Impl {
   [[nodiscard]] bool any_moved() const noexcept;
   /// Of a whole message, fitted and not yet closed: its memories move. `so_far` is its status.
   Status keep_unsent(const codec::LayerPrices& found, Status so_far, Executor* executor) noexcept;
-  /// A message of these layers has moved their memories.
-  void note_moved() noexcept;
+  /// A message of these layers was encoded on a device, which moves their memories, or was to.
+  void note_moves() noexcept;
   /// A step, or a message outside one, begins: only what it moves can be taken back.
   void forget_moves() noexcept { std::ranges::fill(moved, std::uint8_t{0}); }
   /// \throws Error naming the call where a step or a message is under way.

@@ -70,7 +70,7 @@ bool Compressor::Impl::any_moved() const noexcept {
                              [&](std::size_t i) { return whole.moved[first_layer + i] != 0; });
 }
 
-void Compressor::Impl::note_moved() noexcept {
+void Compressor::Impl::note_moves() noexcept {
   auto& whole = whole_model != nullptr ? *whole_model : *this;
   for (const std::size_t i : remembering) whole.moved[first_layer + i] = 1;
 }
@@ -78,22 +78,18 @@ void Compressor::Impl::note_moved() noexcept {
 /// A message whose layers are all finite moves all of them, any other none.
 Status Compressor::Impl::keep_unsent(const codec::LayerPrices& found, Status so_far,
                                      Executor* executor) noexcept {
-  if (remembering.empty()) return Status::ok;
-  if (has(so_far, Status::non_finite)) {
-    for (const std::size_t i : remembering) encoders[i].leave_memory();
-    return Status::ok;
-  }
+  if (remembering.empty() || has(so_far, Status::non_finite)) return Status::ok;
   const Status status = each_layer(executor, [&](std::size_t i, Executor* own) {
     encoders[i].use(own);
     return encoders[i].take_sent(found, room_of(i));
   });
   if (failed(status)) return status;
+  auto& whole = whole_model != nullptr ? *whole_model : *this;
   static_cast<void>(each_layer(executor, [&](std::size_t i, Executor* own) {
     encoders[i].use(own);
-    encoders[i].keep_unsent();
+    whole.moved[first_layer + i] = encoders[i].keep_unsent() ? 1 : 0;
     return Status::ok;
   }));
-  note_moved();
   return Status::ok;
 }
 
@@ -104,6 +100,7 @@ void Compressor::Impl::check_between_steps(const char* call) const {
 }
 
 Status Compressor::Impl::reset_memory() noexcept {
+  forget_moves();
   if (device != nullptr) return remembering.empty() ? Status::ok : device->clear_memories();
   for (const std::size_t i : remembering) memories[i].clear();
   return Status::ok;
@@ -118,6 +115,7 @@ Status Compressor::Impl::take_memory_back(const Context& context, const Status* 
   for (const std::size_t i : remembering) {
     if (moved[i] != 0) memories[i].take_back();
   }
+  forget_moves();
   return Status::ok;
 }
 

@@ -376,6 +376,12 @@ class BudgetTest(unittest.TestCase):
         self.assertEqual(done.returncode, 2)
         self.assertIn("--jump-at is 60", done.stderr)
 
+    def test_a_jump_of_nothing(self):
+        for jump in ("1", "0", "-2", "nan", "inf"):
+            done = self.run_script("--jump", jump)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(f"--jump is {jump}: give a positive factor other than 1", done.stderr)
+
     def test_a_loss_scale_changes_nothing_but_rounding(self):
         options = (3, "--model", "logistic", "--steps", 6, "--codec", "identity:dtype=f32")
         self.assertEqual(losses(*options), losses(*options, "--loss-scale", 1024, "--loss-scale-from", 2))

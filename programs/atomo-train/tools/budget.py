@@ -39,6 +39,8 @@ def arguments():
     parser.add_argument("--jump-at", type=int, metavar="STEP", help="two thirds of the steps when left out")
     parser.add_argument("--out", default=str(ROOT / "build/budget"), help="written: OUT.json, OUT.md and OUT.png")
     options = parser.parse_args()
+    if not 0 < options.jump < float("inf") or options.jump == 1:
+        parser.error(f"--jump is {options.jump:g}: give a positive factor other than 1")
     if options.jump_at is None:
         options.jump_at = 2 * options.steps // 3
     shortest = SETTLED + WINDOW
