@@ -227,6 +227,7 @@ PLANTED = {
     "a score of Nesterov's step": ("2.678 ± 0.017 | 2.888", "2.687 ± 0.017 | 2.888"),
     "a score of a memory's rounds": ("2.813 ± 0.002 (.002) | 3.078", "2.831 ± 0.002 (.002) | 3.078"),
     "a score of Muon's local steps": ("| 1.869 ± 0.008 (.004) | 2.192 ± 0.023 (.004) |", "| 1.896 ± 0.008 (.004) | 2.192 ± 0.023 (.004) |"),
+    "a score of Muon's rounds of 100": ("| 2.840 ± 0.053 (.004) |", "| 2.804 ± 0.053 (.004) |"),
     "a lost row of Muon's local steps": ("| SparseLoCo with Muon |", "| SparseLoCo |"),
     "a lost row of local steps": ("| plain average, uncompressed |", "| plain average |"),
     "a gap of clipped gradients": ("2.501 ± 0.016 | .032", "2.501 ± 0.016 | .023"),
