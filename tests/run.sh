@@ -58,15 +58,14 @@ mkdir -p build
 
 say() { printf '== %s\n' "$*"; }
 broken=0
-durations=()
 
-# run_part NAME command...: runs it with its time noted; a failure is counted and named.
+# run_part NAME command...: runs it and says how long it took, at once, so that a run that is stopped has said it too.
 run_part() {
   local name=$1 started=$SECONDS status=0
   shift
   say "$name"
   "$@" || status=$?
-  durations+=("$(printf '%5d s  %s' $((SECONDS - started)) "$name")")
+  printf '   %s: %d s\n' "$name" $((SECONDS - started))
   return $status
 }
 
@@ -248,9 +247,6 @@ else
   fi
 fi
 
-say "durations"
-printf '%s\n' "${durations[@]}"
-printf '%5d s  in all\n' "$SECONDS"
-say "outcome"
+say "outcome, after $SECONDS s"
 mapfile -t rows < <(trees "${counted[@]}")
 python3 tests/tally.py --build-failures $broken "${rows[@]}"
