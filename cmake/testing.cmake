@@ -28,7 +28,7 @@ function(atomo_tier tier)
     set_property(TEST ${test} PROPERTY LABELS ${tier})
     get_test_property(${test} TIMEOUT timeout)
     if(NOT timeout)
-      set_property(TEST ${test} PROPERTY TIMEOUT 600)
+      set_property(TEST ${test} PROPERTY TIMEOUT 1200)
     endif()
   endforeach()
 endfunction()
@@ -67,7 +67,7 @@ function(atomo_cases tier name program)
     endif()
     add_test(NAME ${test} COMMAND ${program} --gtest_brief=1 "--gtest_filter=${arg_FILTER}"
       --gtest_output=xml:${PROJECT_BINARY_DIR}/cases/${test}.xml)
-    set_tests_properties(${test} PROPERTIES TIMEOUT 1200 COST ${cost}
+    set_tests_properties(${test} PROPERTIES TIMEOUT 1800 COST ${cost}
       ENVIRONMENT "GTEST_TOTAL_SHARDS=${arg_SHARDS};GTEST_SHARD_INDEX=${shard};${arg_ENVIRONMENT}")
     atomo_tier(${tier} ${test})
   endforeach()

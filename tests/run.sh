@@ -119,13 +119,12 @@ changed() {
 readonly kKernels='^(src/cuda/|src/format/methods.def|cmake/codecs.cmake|tests/device/|tests/hostexec/|tests/cuda_compile/|tests/gpu|tools/gpu_model/|bench/gpu/|bench/models.hpp|cmake/cuda.cmake|programs/[a-z-]+/(device|exchange|roles)/|tests/train/test_(coder|devices|exchange))'
 # What is compiled of CUB's and Thrust's algorithms, 20 s a file.
 readonly kYardsticks='^(bench/gpu/(peers[.]cu|device[.]hpp|yardsticks[.]hpp)|bench/models[.]hpp|tests/device/oracles[.]|tests/cuda_compile/CMake)'
-# check PRESET: runs the tests of a build tree and leaves results/PRESET.xml and the cases of its programs. Trainings
-# wait more than half of their time, so there are two at a time for each core.
+# check PRESET N: runs the tests of a build tree, N at a time, and leaves results/PRESET.xml and the cases of its programs.
 check() {
-  local preset=$1 choice=(-L "$tiers" -E "$twins")
+  local preset=$1 at_a_time=$2 choice=(-L "$tiers" -E "$twins")
   rm -rf "build/$preset/cases"
   [ $all -eq 1 ] && choice=(-I "${part%/*},,${part#*/}" -E "$twins")
-  ctest --test-dir "build/$preset" -j "$((2 * jobs))" --output-on-failure --output-junit "$root/$results/$preset.xml" \
+  ctest --test-dir "build/$preset" -j "$at_a_time" --output-on-failure --output-junit "$root/$results/$preset.xml" \
     "${choice[@]}" | show_only_what_matters
   mkdir -p "build/$preset/cases"
   mv "build/$preset/cases" "$results/$preset-cases"
@@ -195,18 +194,19 @@ finish_bindings() {
   return $status
 }
 
-# run_tests RESULTS NAME: every tree's tests, with its results in a folder of their own. Those of the Python package leave
-# processors idle: the sanitized tree is built in what they leave.
+# run_tests RESULTS NAME: every tree's tests, with its results in a folder of their own. Trainings of the first wait more than
+# half of their time, so there are two at a time for each core. Those of the Python package leave processors idle: the
+# sanitized tree is built and tested in what they leave.
 run_tests() {
   results=$1
   rm -rf "$results"
   mkdir -p "$results"
-  run_part "tests (release)$2" check release
+  run_part "tests (release)$2" check release $((2 * jobs))
   check_bindings >"$results/python.log" 2>&1 &
   bindings=$!
   run_part "build (asan) beside tests (python)$2" build asan nice -n 19 || broken=$((broken + 1))
+  run_part "tests (asan) beside tests (python)$2" check asan "$jobs"
   run_part "tests (python), the rest$2" finish_bindings
-  run_part "tests (asan)$2" check asan
 }
 
 # trees RESULTS...: what tally.py counts.

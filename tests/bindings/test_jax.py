@@ -426,7 +426,7 @@ def test_the_example_learns_and_its_devices_agree():
     script = Path(__file__).resolve().parents[2] / "examples" / "python" / "jax_train.py"
     command = [sys.executable, script, "--workers", "3", "--steps", "200"]
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     told = re.search(r"accuracy (\d+\.\d+)%, [\d,]+ bytes a message, 1/(\d+) of f32", done.stdout)
     assert float(told[1]) > 75 and 55 <= int(told[2]) <= 70, done.stdout

@@ -317,8 +317,8 @@ def test_a_shared_object_is_loaded(tmp_path):
     root = Path(__file__).resolve().parents[2]
     plugin = tmp_path / "mycodec.so"
     subprocess.run(["g++", "-std=c++20", "-O1", "-fPIC", "-shared", f"-I{root}/include", root / "examples/mycodec.cpp",
-                    "-o", plugin], check=True, timeout=120)
-    subprocess.run([sys.executable, "-c", PROGRAM, plugin], check=True, timeout=120)
+                    "-o", plugin], check=True, timeout=600)
+    subprocess.run([sys.executable, "-c", PROGRAM, plugin], check=True, timeout=600)
     with pytest.raises(atomo.Error, match="cannot be loaded"):
         atomo.load_codecs(tmp_path / "none.so")
 

@@ -27,7 +27,7 @@ MODULES = sorted(name for _, name, _ in pkgutil.iter_modules([str(PACKAGE)])
 
 
 def run(*command, **options):
-    return subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, timeout=300,
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, timeout=600,
                           **options)
 
 

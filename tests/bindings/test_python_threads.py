@@ -123,7 +123,7 @@ print(os.waitstatus_to_exitcode(os.wait()[1]), model.encode(layers, step=0) == e
 
 
 def test_a_forked_process_has_threads_of_its_own():
-    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=600, check=False)
     assert done.stdout == "7 True\n", done.stderr
 
 

@@ -25,7 +25,7 @@ def start(*options):
 
 
 def finish(process, output=""):
-    rest, errors = process.communicate(timeout=120)
+    rest, errors = process.communicate(timeout=600)
     assert process.returncode == 0, output + rest + errors
     return output + rest
 
@@ -86,7 +86,7 @@ def test_gradients_are_the_losses_slopes():
 def test_what_cannot_be_trained_is_told():
     for options, told in [(["--codec", "qsgdd"], "qsgdd"), (["--data", "/nowhere"], "neither /nowhere/")]:
         process = start("--workers", 1, "--steps", 1, *options)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=600)
         assert process.returncode == 1 and told in errors and "Traceback" not in errors
 
 

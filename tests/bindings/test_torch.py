@@ -400,7 +400,7 @@ def test_reduce_scatter_goes_on_from_a_checkpoint():
 
 def run_program(*command):
     """Runs a program of this tree and returns what it printed."""
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=ROOT, timeout=300,
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=ROOT, timeout=600,
                           env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

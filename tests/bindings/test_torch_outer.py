@@ -468,7 +468,7 @@ def test_example_says_what_cannot_work():
 
 def run_example(*options):
     return subprocess.run([sys.executable, "examples/python/outer.py", *options], cwd=ROOT, check=True, capture_output=True,
-                          text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"}).stdout
+                          text=True, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1"}).stdout
 
 
 def test_its_log_is_plain(world):

@@ -33,7 +33,7 @@ from atomo.train import _job, _launch, _model
 
 HERE = Path(__file__).parent
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
-TIMEOUT = 240
+TIMEOUT = 600
 SLOW = ("dsgd-stale", "pdmm", "admm")  # in so few steps
 
 

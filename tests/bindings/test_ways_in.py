@@ -58,7 +58,7 @@ def run(way, folder, environment, torchrun=True):
         return launch(int(match[1]), match[2], folder=folder)
     command = ["bash", "-e", "-c", commands[0]]
     done = subprocess.run(
-        command, cwd=folder, env=environment, check=False, capture_output=True, text=True, timeout=300
+        command, cwd=folder, env=environment, check=False, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -126,7 +126,7 @@ def test_readmes_blocks_run_as_they_stand(tmp_path, environment):
                                        "with open(f'sent.{torch.distributed.get_rank()}', 'w') as file:\n"
                                        "    file.write(str(model.module.weight.grad.isfinite().all().item()))\n")
     for command in ([sys.executable, "alone.py"], ["torchrun", "--nproc-per-node", "2", "group.py"]):
-        done = subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stdout + done.stderr
     assert [(tmp_path / f"sent.{rank}").read_text() for rank in range(2)] == ["True", "True"]
 
@@ -142,5 +142,5 @@ for name in ("train-in-python.md",):
 def test_other_pages_programs_run_as_they_stand(page, program, tmp_path):
     path = tmp_path / f"{page}.py"
     path.write_text(program)
-    done = subprocess.run([sys.executable, path], cwd=tmp_path, check=False, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, path], cwd=tmp_path, check=False, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr

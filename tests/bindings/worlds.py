@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-TIMEOUT = 120  # seconds for one function on all ranks
+TIMEOUT = 360  # seconds for one function on all ranks
 
 
 class RankFailed(Exception):

@@ -45,7 +45,7 @@ class ToolTest(unittest.TestCase):
             return file.read()
 
     def run_tool(self, *arguments, **options):
-        return subprocess.run([ATOMO, *map(str, arguments)], cwd=self.directory, timeout=300, check=False,
+        return subprocess.run([ATOMO, *map(str, arguments)], cwd=self.directory, timeout=600, check=False,
                               stdout=options.pop("stdout", subprocess.PIPE), stderr=subprocess.PIPE, **options)
 
     def succeed(self, *arguments, **options):

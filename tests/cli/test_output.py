@@ -37,7 +37,7 @@ class LittleMemory(ToolTest):
             for codec in ("atomo:bits=1", "atomo:atoms=svd,bits=1", "sign"):
                 with self.subTest(megabytes=megabytes, codec=codec):
                     done = subprocess.run([ATOMO, "encode", "--codec", codec, "--threads", "2", "g.npy", "g.atomo"],
-                                          cwd=self.directory, capture_output=True, timeout=60, check=False, env=environment,
+                                          cwd=self.directory, capture_output=True, timeout=600, check=False, env=environment,
                                           preexec_fn=limit_memory_to(megabytes << 20))
                     self.assertIn(done.returncode, (0, 2) if megabytes < 4000 and codec != "sign" else (0,))
                     if done.returncode == 2:

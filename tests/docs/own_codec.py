@@ -28,7 +28,7 @@ def main():
 
         def run(command):
             return subprocess.run(["bash", "-e", "-c", command], cwd=folder, env=environment, check=False,
-                                  capture_output=True, text=True, timeout=300)
+                                  capture_output=True, text=True, timeout=600)
 
         done = run(commands)
         if done.returncode != 0:

@@ -87,7 +87,7 @@ class Script(unittest.TestCase):
 
     def run_script(self, *options, **environment):
         process = self.start(*options, **environment)
-        said = process.communicate(timeout=120)[0]
+        said = process.communicate(timeout=600)[0]
         return process.returncode, said
 
     def report(self):

@@ -19,7 +19,7 @@ foreach(mode IN LISTS programs)
   foreach(order ascending descending random)
     set(test hostexec.planted.none.${mode}.${order})
     add_test(NAME ${test} COMMAND hostexec_planted_${mode} none)
-    set_tests_properties(${test} PROPERTIES TIMEOUT 120 PASS_REGULAR_EXPRESSION "nothing was found"
+    set_tests_properties(${test} PROPERTIES TIMEOUT 600 PASS_REGULAR_EXPRESSION "nothing was found"
       FAIL_REGULAR_EXPRESSION "hostexec: ;wrong: ;Sanitizer;runtime error"
       ENVIRONMENT "ATOMO_HOSTEXEC_ORDER=${order};TSAN_OPTIONS=halt_on_error=1")
     atomo_tier(kernels ${test})
@@ -35,7 +35,7 @@ function(planted name modes message)
     if(mode IN_LIST programs)
       set(test hostexec.planted.${name}.${mode})
       add_test(NAME ${test} COMMAND hostexec_planted_${mode} ${name})
-      set_tests_properties(${test} PROPERTIES TIMEOUT 120 PASS_REGULAR_EXPRESSION "${message}"
+      set_tests_properties(${test} PROPERTIES TIMEOUT 600 PASS_REGULAR_EXPRESSION "${message}"
         ENVIRONMENT "ATOMO_HOSTEXEC_ORDER=${order};TSAN_OPTIONS=halt_on_error=1")
       atomo_tier(kernels ${test})
     endif()

@@ -24,7 +24,7 @@ OPTIONS = argparse.Namespace(writer=None)
 def written(*options):
     """A folder that the writer filled."""
     folder = tempfile.TemporaryDirectory()
-    subprocess.run([OPTIONS.writer, folder.name, *options], check=True, timeout=300)
+    subprocess.run([OPTIONS.writer, folder.name, *options], check=True, timeout=600)
     return folder
 
 

@@ -17,7 +17,7 @@ from jobs import TRAINER, Job, data, finished, path
 class EvaluateTest(unittest.TestCase):
     def evaluate(self, *arguments):
         """Exit status, what it says, what it complains of."""
-        done = subprocess.run([TRAINER, "evaluate", *map(str, arguments)], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([TRAINER, "evaluate", *map(str, arguments)], capture_output=True, text=True, timeout=600)
         return done.returncode, done.stdout, done.stderr
 
     def follow(self, *arguments):
@@ -78,7 +78,7 @@ class EvaluateTest(unittest.TestCase):
         evaluator = self.follow(saved, "--json", "--timeout", 60)
         job = finished(2, "--algorithm", "allgather", "--model", "logistic", "--steps", 300, "--save", saved,
                        "--save-every", 10, "--eval-every", 10, "--lr", 0.001)
-        out, err = evaluator.communicate(timeout=60)
+        out, err = evaluator.communicate(timeout=600)
         self.assertEqual(evaluator.returncode, 0, err)
         found = self.scores(out)
         self.assertEqual(len(found), out.count('"event":"evaluation"'))
@@ -107,7 +107,7 @@ class EvaluateTest(unittest.TestCase):
         put(second)
         put(first)
         evaluator.send_signal(signal.SIGINT)
-        out, err = evaluator.communicate(timeout=20)
+        out, err = evaluator.communicate(timeout=600)
         self.assertEqual((evaluator.returncode, out), (130, ""), err)
         self.assertEqual(json.loads(line)["steps"], 4)
 

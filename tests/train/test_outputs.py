@@ -294,7 +294,7 @@ class DeviceTest(unittest.TestCase):
     def start(self, *both, algorithm="allgather"):
         """Two processes whose command lines end in other options."""
         lines = [[*launch(1), "--algorithm", algorithm, "--model", "logistic", *map(str, options)] for options in both]
-        return subprocess.run([*lines[0], ":", *lines[1][lines[1].index("-n"):]], capture_output=True, text=True, timeout=60)
+        return subprocess.run([*lines[0], ":", *lines[1][lines[1].index("-n"):]], capture_output=True, text=True, timeout=600)
 
     def assert_unlike(self, name, *both, values=None, **how):
         done = self.start(*both, **how)

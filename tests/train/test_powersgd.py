@@ -144,7 +144,7 @@ class PowerSgdTest(AllReduceTest):
                      ("--job", f"{out}/job.toml")):
             log = path(f"again-{len(curves)}.jsonl") if curves else f"{out}/log.jsonl"
             done = subprocess.run([*launch(2), *options, *map(str, more), *(("--log", log) if curves else ())],
-                                  capture_output=True, text=True, check=False, timeout=120)
+                                  capture_output=True, text=True, check=False, timeout=600)
             self.assertEqual(done.returncode, 0, done.stderr)
             with open(log, encoding="utf-8") as file:
                 events = [json.loads(line) for line in file]

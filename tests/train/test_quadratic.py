@@ -118,7 +118,7 @@ class QuadraticTest(unittest.TestCase):
                     file.write(text)
                 # Without mpirun a process is the server alone; all-gather needs one process and no start-up of others.
                 run = subprocess.run([TRAINER, "--algorithm", "allgather", "--model", "quadratic", "--data", name, "--batch",
-                                      "1", "--steps", "1"], capture_output=True, text=True, check=False, timeout=60)
+                                      "1", "--steps", "1"], capture_output=True, text=True, check=False, timeout=600)
                 self.assertNotEqual(run.returncode, 0)
                 self.assertIn(expected, run.stderr)
                 self.assertIn(name, run.stderr)

@@ -151,7 +151,7 @@ class ReproduceTest(CommandTest):
                      "no network namespaces here")
     def test_links_take_the_time_that_bytes_take(self):
         done = subprocess.run(["unshare", "--map-root-user", "--net", sys.executable, "-c", SENDS], capture_output=True, text=True,
-                              env={**os.environ, "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin"}, cwd=TOOLS, timeout=60)
+                              env={**os.environ, "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin"}, cwd=TOOLS, timeout=600)
         self.assertEqual(done.returncode, 0, done.stderr)
         # 500 kB at 8 Mbit/s take half a second, less the 128 kB that pass at once at each of two buckets.
         self.assertGreater(float(done.stdout), 0.24)

@@ -27,7 +27,7 @@ class ThreadsTest(unittest.TestCase):
         log = path("threads.jsonl")
         before = ["taskset", "--cpu-list", ",".join(map(str, cores))] if cores else []
         subprocess.run([*before, *launch(processes), *map(str, BRIEF), "--log", log, *map(str, options)], check=True,
-                       capture_output=True, timeout=120)
+                       capture_output=True, timeout=600)
         return lines_of(log)[0]["threads"]
 
     def test_a_process_has_its_part_of_the_cores(self):

@@ -44,7 +44,7 @@ def losses_of(folder):
 def run(*options, processes=2, ends_with=0):
     """The folder of --out of a run; of one that ends otherwise, what it said of it."""
     done = subprocess.run([*launch(processes), "--progress", "off", *map(str, options)], capture_output=True, text=True,
-                          timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"})
+                          timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1"})
     if ends_with == "error":
         if done.returncode == 0:
             raise AssertionError(f"it did not fail:\n{done.stdout}")
