@@ -56,9 +56,9 @@ TEST(Models, HaveTheParametersThatWerePublished) {
   EXPECT_EQ(parameters(*make_network("resnet110", "", kCifar10)), 1'727'962 + 2'752);
 }
 
-/// A step along the gradient of a small batch, so short that it should take a thousandth off the loss, takes that off within
-/// a twentieth, with the same dropout before and after; every layer has a gradient. Images of 28 x 28 pixels pass through all
-/// layers.
+/// A step along the gradient of a small batch, so short that it should take a thousandth off the
+/// loss, takes that off within a twentieth, with the same dropout before and after; every layer has
+/// a gradient. Images of 28 x 28 pixels pass through all layers.
 void learns(const std::string& model, const std::string& norm) {
   SCOPED_TRACE(model + " " + norm);
   torch::manual_seed(1);
