@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <ranges>
 #include <span>
+#include <type_traits>
 
 #include "atomo/own_codec.hpp"
 
@@ -251,14 +253,17 @@ class BitReader {
 inline std::size_t packed_bytes(std::size_t count, unsigned bits) noexcept {
   return (count / 8) * bits + ((count % 8) * bits + 7) / 8;
 }
-inline void put_codes(Writer& out, std::span<const std::uint8_t> codes, unsigned bits) {
+template <std::ranges::sized_range R>
+void put_codes(Writer& out, const R& codes, unsigned bits) {
   BitWriter packed(out.rest());
-  for (const std::uint8_t code : codes) packed.put(code, bits);
+  for (const auto code : codes) packed.put(code, bits);
   out.skip(packed.finish());
 }
-inline void get_codes(Reader& in, std::span<std::uint8_t> codes, unsigned bits) {
-  BitReader packed(in.take(packed_bytes(codes.size(), bits)));
-  for (std::uint8_t& code : codes) code = static_cast<std::uint8_t>(packed.get(bits));
+template <std::ranges::sized_range R>
+void get_codes(Reader& in, R&& codes, unsigned bits) {
+  BitReader packed(in.take(packed_bytes(std::ranges::size(codes), bits)));
+  for (auto& code : codes)
+    code = static_cast<std::remove_reference_t<decltype(code)>>(packed.get(bits));
   packed.end();
 }
 

@@ -18,7 +18,7 @@ CodecDefinition drive_definition() {
           .keys = "block=64..65536, rotations=1..3, form=published|mse|unbiased",
           .summary = "the signs of a block rotated at random, and a scale (DRIVE)",
           .example = "drive:rotations=2",
-          .make = [](SpecKeys& keys) { return read_rotated(1, keys); }};
+          .make = [](SpecKeys& keys) { return read_rotated_levels(1, keys); }};
 }
 
 }  // namespace atomo::catalogue
