@@ -21,6 +21,7 @@ GRADIENT = Path(__file__).resolve().parent.parent / "tests/data/lenet_gradient.b
 LAYERS = {"conv1.weight": (20, 1, 5, 5), "conv1.bias": (20,), "conv2.weight": (50, 20, 5, 5), "conv2.bias": (50,),
           "fc1.weight": (500, 800), "fc1.bias": (500,), "fc2.weight": (10, 500), "fc2.bias": (10,)}
 SPECS = ["drive", "drive:form=mse", "drive:rotations=2", "drive:form=unbiased",
+         "eden:bits=0.22", "eden:bits=0.22,form=mse", "eden:bits=0.22,form=unbiased",
          "eden:bits=2", "eden:bits=2,form=mse", "eden:bits=2,form=unbiased", "eden:bits=4", "eden:bits=4,form=unbiased",
          "codebook:levels=quantile,bits=4", "codebook:levels=lloyd,bits=4", "codebook:levels=lloyd,bits=4,code=huffman",
          "codebook:levels=lloyd,bits=4,form=nearest", "codebook:levels=log,bits=4,code=huffman",
