@@ -37,11 +37,18 @@ LOCAL_TABLES = [
     ("outer-muon-rates-simulated.json",
      {"DiLoCo with Muon, uncompressed": "diloco", "plain average with Muon, uncompressed": "average",
       "plain average with Muon, `atomo:bits=0.148`": "atomo-average", "SparseLoCo with Muon": "sparseloco"}, "muon"),
+    ("outer-muon-rotated.json", {"`eden:bits=0.21`": "eden-in-bits, 0.21 bits"}, "muon"),
 ]
-BEST = ("outer-rates-simulated.json", "outer-memories.json", "outer-muon-rates-simulated.json")
+BEST = ("outer-rates-simulated.json", "outer-memories.json", "outer-muon-rates-simulated.json", "outer-muon-rotated.json")
 OTHERS_SECTION, OTHERS = r"^## Adafactor and Muon\n(.*?)^## ", "second-moment-others.json"
 ROUNDS = "rounds-muon-300-steps.json"
 IN_ROUNDS = r"rounds of two end at (\S+ ± \S+) at 1/128 and at (\S+ ± \S+) at 1/256, (\S+) and (\S+) behind"
+# The table of both second moments: where its trainings are, and the arms of its rows; a cell is the best of three seeds.
+MOMENTS_SECTION = r"^### Adam's own second moment and the factored one\n(.*?)^##"
+MOMENTS = ("memories-300-steps-simulated.json", "memories-300-steps-rates.json", "second-moment-bits.json")
+ALSO_CALLED = {"factored": "atomo-factored", "own": "atomo"}  # in the last of these
+MOMENT_ROWS = {"atomo": "atomo", "atomo, a memory, nearest content": "ef-atomo", "top-k, a memory": "ef-topk",
+               "SparseLoCo's messages": "ef-chunks", "DeMo's messages": "demo"}
 # Sentences, and the trainings whose gaps they name in turn: arm, setting and a rate, or the best rate.
 SENTENCES = [
     (r"At one rate of \.002 it is (\S+) behind", [("atomo", "0.5 bits", 0.002)]),
@@ -157,6 +164,29 @@ def wrong_rounds(text, rounds, others):
         yield f"the sentence '{IN_ROUNDS}' has {found and found.groups()}, the trainings {true}"
 
 
+def wrong_moments(text, results):
+    """Of the table with a column for each size and second moment, `1/64, own` and the like, and a row for each kind of message."""
+    ends = {}
+    for name in MOMENTS:
+        for result in json.loads((results / name).read_text())["results"]:
+            if not result["failed"] and len(result["runs"]) == 3:
+                scores = [run[-1]["bits_per_character"] for run in result["runs"]]
+                key = ALSO_CALLED.get(result["arm"], result["arm"]), result["setting"]
+                ends[key] = min(ends.get(key, (9,)), (statistics.mean(scores), statistics.stdev(scores), result["rate"]))
+    section = re.search(MOMENTS_SECTION, text, re.MULTILINE | re.DOTALL)
+    rows = next(tables_of(section[1]), []) if section else []
+    if {row[""] for row in rows} != MOMENT_ROWS.keys():
+        yield f"the table of both second moments has the rows {[row[''] for row in rows]}"
+        return
+    for row in rows:
+        for size, bits in ((64, 0.5), (128, 0.25), (256, 0.125)):
+            for moment, suffix in (("own", ""), ("factored", "-factored")):
+                of = ends.get((MOMENT_ROWS[row[""]] + suffix, f"{bits} bits"))
+                true = f"{of[0]:.3f} ± {of[1]:.3f} ({of[2]:g})".replace("(0.", "(.") if of else ""
+                if row.get(f"1/{size}, {moment}") != true:
+                    yield f"{row['']}, 1/{size}, {moment}: {row.get(f'1/{size}, {moment}')}, the trainings have {true}"
+
+
 def wrong_summary(text):
     summary = re.search(SUMMARY, text, re.MULTILINE | re.DOTALL)
     if not summary:
@@ -206,7 +236,7 @@ def untrue(text, results):
     for pattern, name in OTHER_GAPS.items():
         wrong += wrong_gaps(text, pattern, Trainings(results / name))
     return [*wrong, *wrong_local_rows(text, results),
-            *wrong_others(text, others), *wrong_rounds(text, Trainings(results / ROUNDS), others), *wrong_summary(text)]
+            *wrong_others(text, others), *wrong_rounds(text, Trainings(results / ROUNDS), others), *wrong_moments(text, results), *wrong_summary(text)]
 
 
 PLANTED = {
@@ -239,6 +269,8 @@ PLANTED = {
     "a gap with Adafactor": (".004 | 2.509 ± 0.027 | .010", ".004 | 2.509 ± 0.027 | .001"),
     "a lost row of Muon": ("| Muon | `atomo:bits=0.125` |", "Muon `atomo:bits=0.125`"),
     "a gap of the summary": ("#units-of-the-second-moment) | .048", "#units-of-the-second-moment) | .084"),
+    "a score of a factored moment": ("| 2.689 ± 0.023 (.002) |", "| 2.698 ± 0.023 (.002) |"),
+    "a lost row of both moments": ("| DeMo's messages | 3.015", "| DeMo | 3.015"),
     "a figure of the summary": ("| 2.682 ± 0.026, the same", "| 2.628 ± 0.026, the same"),
 }
 
