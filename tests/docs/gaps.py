@@ -259,6 +259,7 @@ PLANTED = {
     "a score of Muon's local steps": ("| 1.869 ± 0.008 (.004) | 2.192 ± 0.023 (.004) |", "| 1.896 ± 0.008 (.004) | 2.192 ± 0.023 (.004) |"),
     "a score of Muon's rounds of 100": ("| 2.840 ± 0.053 (.004) |", "| 2.804 ± 0.053 (.004) |"),
     "a lost row of Muon's local steps": ("| SparseLoCo with Muon |", "| SparseLoCo |"),
+    "a score of rotated blocks": ("| .218 | 1.949 ± 0.007 (.004) |", "| .218 | 1.994 ± 0.007 (.004) |"),
     "a lost row of local steps": ("| plain average, uncompressed |", "| plain average |"),
     "a gap of clipped gradients": ("2.501 ± 0.016 | .032", "2.501 ± 0.016 | .023"),
     "a lost row of clipped gradients": ("| `atomo:bits=0.125` | 51,885 |", "`atomo:bits=0.125` 51,885"),
