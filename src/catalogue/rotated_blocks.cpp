@@ -105,7 +105,7 @@ std::size_t RotatedBlocks::encode(std::span<const float> x, const OwnLayer& laye
         }
         out.put(static_cast<std::int16_t>(exponent));
         out.put(scale);
-        put(out, c, length);
+        put(out, c);
       });
   return out.bytes();
 }

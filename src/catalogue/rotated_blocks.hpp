@@ -39,9 +39,8 @@ class RotatedBlocks : public OwnCodec {
   /// Chooses the codes of a rotated block, sqrt(length) Rx, of which not all entries are 0; its scale G. `energy` is |x|^2.
   virtual float choose(std::span<const float> v, double energy, Words& words,
                        std::span<Code> codes) const = 0;
-  /// `length` is the block's.
-  virtual void put(Writer& out, std::span<const Code> codes, std::size_t length) const = 0;
-  /// \throws Error for codes that stand for nothing.
+  virtual void put(Writer& out, std::span<const Code> codes) const = 0;
+  /// `length` is the block's. \throws Error for codes that stand for nothing.
   virtual void get(Reader& in, std::span<Code> codes, std::size_t length) const = 0;
   /// Fills `q`, whose entries are 0 at first.
   virtual void expand(std::span<const Code> codes, std::span<float> q) const noexcept = 0;

@@ -116,7 +116,7 @@ class RotatedGroups final : public RotatedBlocks {
     return scale;
   }
 
-  void put(Writer& out, std::span<const Code> codes, std::size_t) const override {
+  void put(Writer& out, std::span<const Code> codes) const override {
     digits_.for_each_word(codes.size(),
                           [&](std::size_t first, std::size_t count, std::size_t bytes) {
                             std::uint64_t word = 0;

@@ -82,7 +82,7 @@ class RotatedLevels final : public RotatedBlocks {
     return scale;
   }
 
-  void put(Writer& out, std::span<const Code> codes, std::size_t) const override {
+  void put(Writer& out, std::span<const Code> codes) const override {
     put_codes(out, codes, bits_);
   }
   void get(Reader& in, std::span<Code> codes, std::size_t) const override {
