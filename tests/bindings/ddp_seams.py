@@ -104,6 +104,8 @@ def disagree(rank, ranks, what, after, state_class=atomo.torch.DDPState):
     one = {what: rank} if after == 0 and what in ("seed", "channel", "start_step") else {}
     one = {what: 1 + rank} if what == "clip_norm" else one
     policy = "qsgd:bits=4" if after == 0 and what == "policy" and rank else "qsgd:bits=6"
+    if what == "rate_in_memory":
+        one, policy = {what: 1 / (1 + rank)}, "ef+topk:keep=0.1"
     net = make_net("small")
     names = {f"other.{name}" if what == "layers" and rank else name: p for name, p in net.named_parameters()}
     run = Run("", net=net, state=state_class(names, policy, **one))

@@ -16,11 +16,11 @@ from torch.nn.parallel import DistributedDataParallel
 from worlds import same
 
 
-def hooked(policy, scale, way, net="small"):
+def hooked(policy, scale, way, net="small", **options):
     """`way`: the state's class in ddp_runs."""
     model = make_net(net)
     wrapped = DistributedDataParallel(model, bucket_cap_mb=0.005)
-    state = getattr(ddp_runs, way)(model, policy, scale=scale)
+    state = getattr(ddp_runs, way)(model, policy, scale=scale, **options)
     wrapped.register_comm_hook(state, atomo.torch.ddp_hook)
     return model, wrapped, state
 
@@ -64,6 +64,22 @@ def train(rank, ranks, policy, scales, way="Watched"):
             parameter.grad.div_(now[0])
         optimizer.step()
     return parameters_of(model)
+
+
+def steps_at_rates(rank, ranks, policy, rates, way, inside):
+    """Plain steps. `inside`: the state has the rates; otherwise they are in the loss already, and steps are all at one rate."""
+    now = [1.0]
+    squares = atomo.torch.Squares(every=2) if inside == "told" else None
+    model, wrapped, _ = hooked(policy, 1.0, way, **({"rate_in_memory": lambda: now[0], "squares": squares} if inside else {}))
+    for step, now[0] in enumerate(rates):
+        model.zero_grad()
+        x, y = batch_of(step, rank, 24)
+        ((1.0 if inside else now[0]) * nn.functional.mse_loss(wrapped(x), y)).backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.sub_(parameter.grad, alpha=0.125 * now[0] if inside else 0.125)
+    told = {} if squares is None else {name: squares[name].second_moment().numpy() for name in squares}
+    return parameters_of(model), told
 
 
 def step_of(model, wrapped, rank, number):

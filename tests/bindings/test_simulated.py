@@ -18,7 +18,8 @@ import atomo  # noqa: E402
 from experiments.series import NOT_TRAINED, Row, Series  # noqa: E402 (found by the line above)
 from simulated import Refusal, draws  # noqa: E402
 from simulated.low_rank import LowRank, orthonormal  # noqa: E402
-from simulated.optimisers import columns, first_moment_of, matrices, optimiser_of, orthogonalised  # noqa: E402
+from simulated.optimisers import (  # noqa: E402
+    columns, first_moment_of, learning_rates, matrices, optimiser_of, orthogonalised, rates_in_memory)
 from simulated.options import parsed  # noqa: E402
 from simulated.second_moment import SquaresExchange, Told  # noqa: E402
 from simulated.training import Training, f32_as_it_is  # noqa: E402
@@ -204,6 +205,44 @@ def test_precondition(images, moment):
     assert not torch.equal(coded.fleet.weights, other.fleet.weights)
 
 
+def test_rates_in_a_memory(images):
+    """EF-SGD (Karimireddy et al., arXiv 1901.09847, algorithm 2) by hand: what is kept and sent are steps, not gradients."""
+    words = (*LENET, "--lr", 0.02, "--warmup", 2, "--momentum", 0.5, "--codec", "ef+topk:keep=0.1", "--rate-in-memory", "--data", images)
+    training, _ = trained(1, *words)
+
+    class EfSgd(torch.optim.SGD):
+        """`kept` has the steps at the rate behind the warm-up, 0.02 times what is left of the cosine."""
+        def step(self):
+            for parameter in self.param_groups[0]["params"]:
+                state = self.state[parameter]
+                part = 0.5 * (1 + numpy.cos(numpy.pi * state.setdefault("steps", 0) / 4))
+                state["steps"] += 1
+                whole = (parameter.grad * part + state.get("kept", 0)).flatten()
+                largest = whole.abs().topk(max(1, round(0.1 * whole.numel()))).indices
+                sent = torch.zeros_like(whole).index_copy(0, largest, whole[largest])
+                state["kept"] = (whole - sent).view_as(parameter)
+                parameter.grad.copy_((sent / part).view_as(parameter))
+            super().step()
+
+    want = by_pytorch(training, functools.partial(EfSgd, lr=1, momentum=0.5))
+    other, _ = trained(1, *(word for word in words if word != "--rate-in-memory"))
+    apart = (training.fleet.weights[0] - other.fleet.weights[0]).abs().max()
+    assert (training.fleet.weights[0] - want).abs().max() < 0.05 * apart
+
+
+def test_rates_of_a_memory_have_a_floor():
+    options = types.SimpleNamespace(steps=1000, warmup=100, lr=0.5)
+    rates, rising = rates_in_memory(options), learning_rates(options)
+    assert rates[0] == 1 and rates[-1] == 1 / 1024 and max(rates) == 1
+    assert rates[100:900] == [rate / 0.5 for rate in rising[100:900]]
+
+
+@pytest.mark.parametrize("codec", ["atomo:bits=0.5", "ef21+topk:keep=0.1"])
+def test_rates_need_a_memory(images, codec):
+    with pytest.raises(Refusal, match="--rate-in-memory: needs a codec with a memory, such as ef.topk:keep=0.01, and none of ef21"):
+        trained(1, *LENET, "--codec", codec, "--rate-in-memory", "--data", images)
+
+
 def test_units_in_f64():
     """Fourth roots of Adam's own moments: of a matrix the product of row and column means, of a vector the mean."""
     layers = {"matrix": (5, 8), "vector": (7,)}
@@ -309,7 +348,9 @@ def test_draws_are_those_of_the_trainer():
     (("--algorithm", "ps", "--model", "lenet"), "--algorithm"), ((*LENET, "--augment", "crop"), "does not know --augment crop"),
     ((*LENET, "--vote"), "does not know --vote"), ((*LENET, "--local-steps", 2), "--local-steps: goes with --algorithm local"),
     ((*LENET, "--second-moment", "factored"), "--second-moment: goes with --optimizer adam, adamw, not with sgd"),
-    ((*LENET, "--squares-every", 2), "--squares-every: goes with"), ((*LENET, "--precondition"), "--precondition: goes with"), ((*LENET, "--beta1", 0.5), "--beta1: goes with"),
+    ((*LENET, "--squares-every", 2), "--squares-every: goes with"), ((*LENET, "--precondition"), "--precondition: goes with"),
+    (("--algorithm", "local", "--model", "lenet", "--rate-in-memory"), "--rate-in-memory: goes with --algorithm allgather"),
+    ((*LENET, "--beta1", 0.5), "--beta1: goes with"),
     ((*LENET, "--codec", "sign", "--policy", "* = sign"), "--codec: take one of --codec and --policy"),
     ((*LENET, "--steps", 0), "--steps: 0 is below 1"), (("--algorithm", "powersgd", "--model", "lenet", "--codec", "sign"), "--codec")])
 def test_what_is_refused(words, said):

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """DDP with a memory at each rank, over gloo with two processes."""
 
+import math
+import pickle
+
 import atomo
 import atomo.torch
 import ddp_runs
@@ -225,6 +228,57 @@ def test_memories_are_of_gradients_without_their_scale(world, policy, way):
                      for scales in ([1.0] * 6, [1.0, 64.0, 64.0, 4.0, 4.0, 256.0]))
     for was, now in zip(plain, scaled):
         assert same(was, now)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("policy", [policy for policy in MEMORIES if not policy.startswith("ef21")])
+def test_rates_in_memories(world, policy, way):
+    """A memory of steps is one of gradients times their rates. Powers of two leave every bit."""
+    rates = [1.0, 0.5, 0.5, 0.125, 0.25, 0.0625]
+    inside, outside = (world(2).run(memory_runs.steps_at_rates, policy, rates, way, at) for at in (True, False))
+    flat = world(2).run(memory_runs.steps_at_rates, policy, [1.0] * 6, way, True)
+    for (was, _), (now, _), (other, _) in zip(outside, inside, flat):
+        assert same(was, now) and not same(was, other)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_squares_are_of_gradients_without_their_rate(world, way):
+    rates = [1.0, 0.5, 0.25, 0.125]
+    (weights, told), _ = world(2).run(memory_runs.steps_at_rates, "ef+identity:dtype=f32", rates, way, "told")
+    (same_weights, _), _ = world(2).run(memory_runs.steps_at_rates, "ef+identity:dtype=f32", rates, way, True)
+    assert same(weights, same_weights) and told
+    for name, moment in told.items():
+        assert np.isfinite(moment).all() and (moment > 0).any(), name
+
+
+@pytest.mark.parametrize("rate, says", [
+    (-1.0, "rate_in_memory is -1: a part of the highest learning rate is expected"), (math.inf, "rate_in_memory is inf: a part"),
+    (lambda: math.nan, "rate_in_memory is nan: a part"), (math.nan, "no pickle holds: set state.rate_in_memory")])
+def test_a_rate_that_is_none(rate, says):
+    state = atomo.torch.DDPState({"a": torch.nn.Parameter(torch.zeros(50))}, "ef+topk:keep=5", rate_in_memory=rate)
+    with pytest.raises(atomo.Error, match=says):
+        state._rate_now()
+
+
+def test_a_function_that_says_the_rate_is_not_pickled():
+    layers = {"a": torch.nn.Parameter(torch.zeros(50))}
+    state = pickle.loads(pickle.dumps(atomo.torch.DDPState(layers, "ef+topk:keep=5", rate_in_memory=lambda: 0.5)))
+    with pytest.raises(atomo.Error, match="no pickle holds: set state.rate_in_memory"):
+        state._rate_now()
+    state.rate_in_memory = 2.0**-20
+    assert state._rate_now() == 1 / 1024
+    assert pickle.loads(pickle.dumps(state)).rate_in_memory == 2.0**-20
+
+
+@pytest.mark.parametrize("policy", ["atomo:bits=1", "ef21+topk:keep=5"])
+def test_rates_need_a_memory(policy):
+    layers = {"a": torch.nn.Parameter(torch.zeros(50))}
+    with pytest.raises(atomo.Error, match="rate_in_memory needs a codec with a memory, and none of ef21"):
+        atomo.torch.DDPState(layers, policy, rate_in_memory=0.5)
+    state = atomo.torch.DDPState(layers, "ef+topk:keep=5", rate_in_memory=0.5)
+    with pytest.raises(atomo.Error, match="rate_in_memory needs a codec with a memory"):
+        state.set_policy(policy)
+    assert state.policy == "ef+topk:keep=5"
 
 
 @pytest.mark.parametrize("way", WAYS)

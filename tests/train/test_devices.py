@@ -131,7 +131,7 @@ class DevicesTest(unittest.TestCase):
         for value, codec, *options in (
                 ("factored", "atomo:atoms=rows,bits=1"), ("scaled", "qsgd:bits=4+blosc"), ("matched", "terngrad"),
                 ("exact", "atomo:atoms=blocks,bits=1"), ("factored", "qsgd:bits=4", "--precondition"),
-                ("scaled", "ef+topk:keep=0.05", "--precondition", "--loss-scale", 64, "--loss-scale-from", 2),
+                ("scaled", "ef+topk:keep=0.05", "--precondition", "--rate-in-memory", "--loss-scale", 64, "--loss-scale-from", 2),
                 ("factored", "ef+topk:keep=0.05+blosc", "--loss-scale", 64, "--loss-scale-from", 1)):
             with self.subTest(value=value, codec=codec, options=options):
                 self.compare(3, "--algorithm", "allgather", "--optimizer", "adamw", "--lr", 0.002, "--codec", codec,

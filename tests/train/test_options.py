@@ -51,8 +51,13 @@ class NumbersTest(unittest.TestCase):
 
 MOMENTUM = "goes with --optimizer sgd, nesterov and lars, not with "
 BUDGET = "--share-by-rate: '0.75' needs a codec with a budget, such as atomo:bits=0.5, not "
+RATES = "--rate-in-memory: needs a codec with a memory, such as ef+topk:keep=0.01, and none of ef21+, not "
 LOCAL = ("--algorithm", "local")
+GATHERED = ("--algorithm", "allgather", "--rate-in-memory")
 WRONG = (
+    *(((*GATHERED, "--codec", codec), RATES + codec) for codec in ("atomo:bits=0.5", "ef21+topk:keep=0.01")),
+    ((*GATHERED, "--codec", "ef+topk:keep=0.01", "--schedule", "constant"),
+     "--rate-in-memory: goes with a --schedule whose rate falls, not with constant"),
     (("--late", "add"), "--late: 'add' needs --aggregate K"),
     (("--late", "drop", "--algorithm", "fedavg"), "--late: 'drop' needs --aggregate K"),
     (("--algorithm", "dcasgd", "--adaptive", "--compensation", 0),
@@ -75,6 +80,7 @@ WRONG = (
     (("--cut-for", 1), "--cut-for: '1' needs --cut-link N,N"),
 )
 RIGHT = (
+    (*GATHERED, "--codec", "ef+topk:keep=0.01"),
     ("--late", "add", "--aggregate", 2), ("--algorithm", "dcasgd", "--adaptive"),
     ("--optimizer", "lars", "--momentum", 0.5), ("--loss-scale-from", 5, "--loss-scale", 8),
     (*LOCAL, "--outer-optimizer", "nesterov", "--outer-momentum", 0.5),

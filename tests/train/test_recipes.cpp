@@ -77,6 +77,8 @@ TEST(Schedules, RiseWithEveryName) {
     rising.warmup = 4;
     for (const std::uint32_t step : {0U, 1U, 2U, 3U, 4U, 50U, 95U})
       EXPECT_DOUBLE_EQ(rising(step), std::min(1.0, (step + 1) / 4.0) * risen(step)) << name << step;
+    for (const std::uint32_t step : {0U, 2U, 50U, 95U})
+      EXPECT_EQ(rising.left(step), risen(step)) << name << step;
   }
 }
 

@@ -80,6 +80,19 @@ class CurvesTest(unittest.TestCase):
                 self.resumed(2, *common, "ef+topk:keep=0.1", "--steps", 9, "--precondition")
                 self.assertNotEqual(losses(2, *coded), losses(2, *coded, "--precondition"))
 
+    def test_rate_in_memory(self):
+        """Where a memory keeps nothing it changes nothing but roundings; where it does the run is another, and goes on as it was."""
+        common = ("--model", "logistic", "--algorithm", "allgather", "--steps", 9, "--codec")
+        for more in (), ("--optimizer", "adamw", "--lr", 0.001, "--precondition", "--second-moment", "factored", "--squares-every", 2):
+            with self.subTest(more=more):
+                plain, rated = (losses(2, *common, "ef+identity:dtype=f32", *more, *with_rate) for with_rate in ((), ("--rate-in-memory",)))
+                self.assertNotEqual(plain, rated)
+                for a, b in zip(plain, rated, strict=True):
+                    self.assertAlmostEqual(a, b, delta=1e-5)
+                coded = (*common, "ef+topk:keep=0.1", *more)
+                self.assertNotEqual(losses(2, *coded), losses(2, *coded, "--rate-in-memory"))
+                self.resumed(2, *coded, "--rate-in-memory")
+
     def test_what_is_told_of_squares_is_counted(self):
         options = ("--model", "logistic", "--steps", 5, "--codec", "qsgd:bits=4", "--algorithm", "allgather", "--optimizer", "adamw",
                    "--lr", 0.001)

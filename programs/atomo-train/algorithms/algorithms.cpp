@@ -58,7 +58,8 @@ constexpr Algorithm kAlgorithms[] = {
      .origin = "Horovod-style exchange of payloads",
      .run = all_gather,
      .gathers_payloads = true,
-     .options = "--second-moment --squares-every --precondition --vote --sparsity-warmup"},
+     .options = "--second-moment --squares-every --precondition --rate-in-memory --vote "
+                "--sparsity-warmup"},
     {.name = "twoshot",
      .family = Family::all_reduce,
      .what = "every rank adds up a part of the model and sends the mean, encoded again",

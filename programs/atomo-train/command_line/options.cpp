@@ -49,11 +49,25 @@ bool any_has(bool atomo::Traits::*trait, const std::string& policy) {
 }
 bool has_memory(const std::string& policy) { return any_has(&atomo::Traits::memory, policy); }
 
+/// \throws CLI::ValidationError where a memory would have no rates, or a rate would be lost in what it has.
+void check_rate_in_memory(const Options& o) {
+  if (!has_memory(o.policy) || any_has(&atomo::Traits::differences, o.policy)) {
+    throw CLI::ValidationError("--rate-in-memory",
+                               "needs a codec with a memory, such as ef+topk:keep=0.01, and none "
+                               "of ef21+, not " +
+                                   o.codec_label);
+  }
+  if (o.schedule == "constant")
+    throw CLI::ValidationError("--rate-in-memory",
+                               "goes with a --schedule whose rate falls, not with constant");
+}
+
 /// \throws CLI::ValidationError for a memory where a rank's messages are not all of one thing, sent once
 /// a step and added up by those who receive them.
 void check_memories(const Options& o) {
   if (!o.down_policy.empty() && has_memory(o.down_policy))
     throw CLI::ValidationError("--down", "a memory (ef+, momentum+, dgc+, ef21+) is a worker's");
+  if (o.rate_in_memory) check_rate_in_memory(o);
   if (!has_memory(o.policy)) return;
   if (!find_algorithm(o.algorithm)->gathers_payloads) {
     throw CLI::ValidationError(
@@ -81,6 +95,15 @@ void check_shares(const Options& o) {
         "goes with --algorithm allgather, ps, asgd, dcasgd and difference, not with " +
             o.algorithm);
   }
+}
+
+Schedule schedule_of(const Options& o) {
+  return {.name = o.schedule,
+          .rate = o.lr,
+          .warmup = o.warmup,
+          .steps = o.steps,
+          .decay = o.decay,
+          .decay_at = parse_decay_at(o.decay_at)};
 }
 
 constexpr double kUsualDecay = 0.1;  // of the schedule step
@@ -410,6 +433,7 @@ nlohmann::json Options::fingerprint(int workers) const {
       {"second-moment", second_moment},
       {"squares-every", squares_every},
       {"precondition", precondition},
+      {"rate-in-memory", rate_in_memory},
       {"vote", vote},
       {"max-update", max_update},
       {"clip-norm", clip_norm},
@@ -438,13 +462,11 @@ std::optional<std::uint32_t> Options::dumped(std::uint32_t step, std::uint32_t c
   return static_cast<std::uint32_t>(next);
 }
 
-double Options::learning_rate(std::uint32_t step) const {
-  return Schedule{.name = schedule,
-                  .rate = lr,
-                  .warmup = warmup,
-                  .steps = steps,
-                  .decay = decay,
-                  .decay_at = parse_decay_at(decay_at)}(step);
+double Options::learning_rate(std::uint32_t step) const { return schedule_of(*this)(step); }
+
+double Options::rate_in_memory_at(std::uint32_t step) const {
+  constexpr double kLeast = 1.0 / 1024;
+  return rate_in_memory ? std::max(schedule_of(*this).left(step), kLeast) : 1;
 }
 
 }  // namespace train

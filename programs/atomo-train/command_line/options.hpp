@@ -88,11 +88,13 @@ struct Options {
   double beta1 = 0.9, beta2 = 0.999;  ///< of adam, adamw, adafactor and muon
   std::string second_moment = "own";  ///< of adam and adamw; SecondMoment's names
   std::uint32_t squares_every = 10;   ///< steps between the messages that all but "own" need
-  bool precondition = false;  ///< gradients are encoded in units of their second moment's fourth root
-  bool vote = false;          ///< steps go along the majority of workers' signs
-  double max_update = 0;      ///< root mean square of a layer's update; 0: no bound
-  double clip_norm = 0;       ///< of a worker's gradient, the loss scale left out; 0: no bound
-  double share_by_rate = 0;   ///< power of the rate that budgets follow; 0: they do not
+  bool precondition =
+      false;  ///< gradients are encoded in units of their second moment's fourth root
+  bool rate_in_memory = false;  ///< gradients are encoded times their step's rate
+  bool vote = false;            ///< steps go along the majority of workers' signs
+  double max_update = 0;        ///< root mean square of a layer's update; 0: no bound
+  double clip_norm = 0;         ///< of a worker's gradient, the loss scale left out; 0: no bound
+  double share_by_rate = 0;     ///< power of the rate that budgets follow; 0: they do not
   std::uint32_t sparsity_warmup = 0;  ///< steps of each share of a warm-up; 0: none
   double loss_scale = 1;              ///< the loss's factor from a step on, as in mixed precision
   std::uint32_t loss_scale_from = 0;  ///< that step
@@ -138,6 +140,8 @@ struct Options {
     return on_device() ? atomo::Device::cuda : atomo::Device::cpu;
   }
   [[nodiscard]] double learning_rate(std::uint32_t step) const;
+  /// What gradients are multiplied by before a memory has them: 1 without --rate-in-memory.
+  [[nodiscard]] double rate_in_memory_at(std::uint32_t step) const;
   /// Whether the workers tell each other of their gradients' squares.
   [[nodiscard]] bool has_squares() const noexcept {
     return second_moment != "own" && second_moment != "exact";

@@ -151,6 +151,12 @@ void add_rate_options(CLI::App& app, Options& o, const char* group) {
          "encoded, and multiplied by it once decoded, so that the codec's error is small where it "
          "would do most harm")
       ->group(group);
+  app.add_flag(
+         "--rate-in-memory", o.rate_in_memory,
+         "gradients are multiplied by what is left of the learning rate before a memory (ef+, "
+         "momentum+, dgc+) has them, and divided by it once decoded: what is sent late moves "
+         "weights as far as it would have in its own step")
+      ->group(group);
   app.add_option(
          "--share-by-rate", o.share_by_rate,
          "budgets (bits=) of each step in proportion to its learning rate to this power, "

@@ -15,15 +15,19 @@ namespace train {
 
 double Schedule::operator()(std::uint32_t step) const {
   const double rise = step < warmup ? (step + 1.0) / warmup : 1.0;
-  if (name == "cosine") return rise * 0.5 * rate * (1 + std::cos(std::numbers::pi * step / steps));
-  if (name == "exponential") return rise * rate * std::pow(decay, step);
+  return rise * rate * left(step);
+}
+
+double Schedule::left(std::uint32_t step) const {
+  if (name == "cosine") return 0.5 * (1 + std::cos(std::numbers::pi * step / steps));
+  if (name == "exponential") return std::pow(decay, step);
   double factor = 1;
   if (name == "step") {
     for (const double share : decay_at) {
       if (step >= share * steps) factor *= decay;
     }
   }
-  return rise * rate * factor;
+  return factor;
 }
 
 std::vector<double> parse_decay_at(const std::string& text) {

@@ -20,6 +20,8 @@ struct Schedule {
   /// Of a step, from 0 on. During the warm-up it is what the schedule says, times a share that
   /// rises.
   [[nodiscard]] double operator()(std::uint32_t step) const;
+  /// What is left of `rate` at a step, as if there were no warm-up: 1 at first.
+  [[nodiscard]] double left(std::uint32_t step) const;
 };
 
 /// "0.5,0.75" -> {0.5, 0.75}. \throws std::runtime_error naming the number that is not between 0

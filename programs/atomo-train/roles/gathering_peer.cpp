@@ -66,11 +66,12 @@ void GatheringPeer::begin_payload(std::uint32_t step, bool computing) {
   scale_ = run_.options.gradient_scale(step);
   if (!units_.empty()) optimiser_->find_units(step, units_);
   divisor_ = computing && remembers_ ? static_cast<float>(scale_) : 1.0F;
+  rate_ = static_cast<float>(run_.options.rate_in_memory_at(step));
 }
 
 void GatheringPeer::put(std::size_t layer, std::span<const float> values) {
   const auto begin = Clock::now();
-  if (tells_squares_ || !exact_.empty() || divisor_ != 1 || !units_.empty()) {
+  if (tells_squares_ || !exact_.empty() || divisor_ != 1 || rate_ != 1 || !units_.empty()) {
     on_host_.resize(learner_.compressor().elements());
     const auto part_of = [&](std::vector<float>& all) {
       return std::span(all).subspan(learner_.replica().offset(layer), values.size());
@@ -79,20 +80,23 @@ void GatheringPeer::put(std::size_t layer, std::span<const float> values) {
     learner_.to_host(values, own);
     if (tells_squares_) squares_->add(layer, own, scale_);
     if (!exact_.empty()) std::ranges::copy(own, part_of(exact_).begin());
-    if (divide(layer, own)) values = own;
+    if (prepare(layer, own)) values = own;
   }
   exchange_->put(layer, values);
   report_.encode += milliseconds(Clock::now() - begin);
 }
 
-bool GatheringPeer::divide(std::size_t layer, std::span<float> values) {
-  if (divisor_ == 1 && units_.empty()) return false;
+bool GatheringPeer::prepare(std::size_t layer, std::span<float> values) {
+  if (divisor_ == 1 && rate_ == 1 && units_.empty()) return false;
   if (divisor_ != 1) {
     for (float& v : values) v /= divisor_;
   }
   if (!units_.empty()) {
     const float* const unit = units_.data() + learner_.replica().offset(layer);
     for (std::size_t i = 0; i < values.size(); ++i) values[i] /= unit[i];
+  }
+  if (rate_ != 1) {
+    for (float& v : values) v *= rate_;
   }
   return true;
 }
@@ -117,7 +121,7 @@ void GatheringPeer::exchange_squares(std::uint32_t step) {
   const auto begin = Clock::now();
   std::vector<float> decoded(learner_.compressor().elements());
   exchange_->decode_own(decoded);
-  take_out_of_units(decoded);
+  restore(decoded);
   auto key = learner_.key(step);
   key.channel = kSquaresChannel;
   const auto message = squares_->encode(key, decoded, scale_ / divisor_);
@@ -187,7 +191,7 @@ std::span<float> GatheringPeer::decode_mean(std::uint32_t step) {
   for (std::size_t k = 0; k < workers_; ++k) check_payload(statuses[k], static_cast<int>(k), step);
   const std::span<float> mean = exchange_->sum();
   add_up(mean);
-  take_out_of_units(mean);
+  restore(mean);
   if (divisor_ != 1) {
     for (float& v : mean) v *= divisor_;
   }
@@ -207,7 +211,10 @@ void GatheringPeer::add_up(std::span<float> values) {
   }
 }
 
-void GatheringPeer::take_out_of_units(std::span<float> values) const {
+void GatheringPeer::restore(std::span<float> values) const {
+  if (rate_ != 1) {
+    for (float& v : values) v /= rate_;
+  }
   if (units_.empty()) return;
   for (std::size_t i = 0; i < values.size(); ++i) values[i] *= units_[i];
 }

@@ -55,12 +55,12 @@ class GatheringPeer : public Peer {
  private:
   void make_exchange(std::uint32_t step);
   /// Makes a layer of gradients what the exchange has of it: without what a memory does not see, in its
-  /// units. Returns whether anything is to be divided.
-  bool divide(std::size_t layer, std::span<float> values);
+  /// units, times the rate that a memory has. Returns whether anything is to be done.
+  bool prepare(std::size_t layer, std::span<float> values);
   /// What messages add up to so far, where they are differences.
   void add_up(std::span<float> values);
-  /// All layers of a gradient, one behind the other.
-  void take_out_of_units(std::span<float> values) const;
+  /// All layers of what was decoded, one behind the other, become gradients again, but for the loss scale.
+  void restore(std::span<float> values) const;
 
   std::unique_ptr<Exchange> exchange_;      ///< null where there are no payloads
   std::optional<SquaresExchange> squares_;  ///< where the second moment comes from them
@@ -71,7 +71,8 @@ class GatheringPeer : public Peer {
   std::vector<float> sums_;   ///< of all layers' means, where some layers' messages are differences
   float divisor_ = 1;         ///< the scale, where the payload is of gradients and one has
   std::vector<float> units_;  ///< with --precondition, of each entry of a gradient
-  std::vector<float> on_host_;  ///< this rank's gradients, where something reads or divides them
+  float rate_ = 1;            ///< with --rate-in-memory, of the step
+  std::vector<float> on_host_;  ///< this rank's gradients, where something reads or changes them
 };
 
 }  // namespace train

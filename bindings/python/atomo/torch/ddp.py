@@ -72,6 +72,11 @@ class DDPState(Steps):
         clip_norm: bound on the norm of this rank's gradient, divided by `scale`, which is scaled down to it before anything else
             happens to it. `clip_grad_norm_` behind `backward()` has the mean of all ranks, with the codec's noise in
             it: a rank whose gradient is a spike is most of that mean. A step sends nothing before all of its gradients are there.
+        rate_in_memory: what is left of the learning rate, its part of the highest one, or a function that says it now, such as
+            `lambda: schedule.get_last_lr()[0] / highest`; 1 while it still rises. Gradients are multiplied by it before a memory
+            (`ef+`, `momentum+`, `dgc+`) has them, and the mean is divided by it, so that what is sent late moves weights as far as it
+            would have in its own step (EF-SGD, Karimireddy et al., arXiv 1901.09847, algorithm 2). Below 1/1024 it counts as that. The
+            same on all ranks. Gradients are f32. A function is not pickled, as that of `scale` is not.
         squares: an `atomo.torch.Squares` that is told of the squares of gradients, for an optimiser such as
             `atomo.torch.AdamW`. It is saved with the state.
 
@@ -97,7 +102,8 @@ class DDPState(Steps):
     def __init__(self, model: Parameters | None = None, policy: str | atomo.Codec = "atomo:bits=0.5", *,
                  process_group: dist.ProcessGroup | None = None, seed: int = 0, channel: int = 0, threads: int = 1,
                  start_step: int = 0, scale: float | Callable[[], float] = 1.0, squares: Squares | None = None,
-                 budget_share: float | Sequence[float] | Callable[[int], float] = 1.0, clip_norm: float | None = None):
+                 budget_share: float | Sequence[float] | Callable[[int], float] = 1.0, clip_norm: float | None = None,
+                 rate_in_memory: float | Callable[[], float] | None = None):
         check_integers(seed=seed, channel=channel, threads=threads, start_step=start_step)
         if squares is not None and not isinstance(squares, Squares):
             raise atomo.Error(f"squares is {squares!r}: an atomo.torch.Squares() is expected, which atomo.torch.AdamW takes too")
@@ -105,6 +111,7 @@ class DDPState(Steps):
         if clip_norm is not None and not (isinstance(clip_norm, (int, float)) and 0 < clip_norm < math.inf):
             raise atomo.Error(f"clip_norm is {clip_norm!r}: a bound above 0 is expected, or None")
         self.scale, self.squares, self.budget_share, self.clip_norm = scale, squares, budget_share, clip_norm
+        self.rate_in_memory = rate_in_memory
         self._coder = Coder(str(policy), threads)
         self._sent = [0]  # by each rank in all steps so far, of earlier runs too
         self.step = 0  # steps begun
@@ -149,7 +156,7 @@ class DDPState(Steps):
         if device.type == "cuda":
             require_cuda()
         self._coder.take(layers)
-        self._check_differences(self._coder.compressor)
+        self._check_codecs(self._coder.compressor)
         self._start(group_of(model, process_group))
         # By identity, which holding them keeps from passing to others.
         self._parameters, self._names = parameters, {id(p): name for name, p in parameters.items()}
@@ -175,15 +182,20 @@ class DDPState(Steps):
         """
         self._settle()
         self._coder.take_memories(self._on_gpu.memories())
-        self._coder.set_policy(str(policy), self._check_differences)
+        self._coder.set_policy(str(policy), self._check_codecs)
         self._on_gpu.forget()
         for said in self._advice():
             warnings.warn(said, stacklevel=2)
 
-    def _check_differences(self, compressor: atomo.Compressor) -> None:
-        if self.squares is not None and (found := differing(compressor)):
+    def _check_codecs(self, compressor: atomo.Compressor) -> None:
+        """That they go with the other arguments."""
+        found = differing(compressor)
+        if self.squares is not None and found:
             raise atomo.Error(f"squares compare gradients with what their messages decode to, and those of "
                               f"'{compressor.codec(found[0])}' are differences: leave squares= out, or take 'ef+'")
+        if self.rate_in_memory is not None and (found or not compressor.memory_bytes):
+            raise atomo.Error(f"rate_in_memory needs a codec with a memory, and none of ef21+, not '{self.policy}': leave it out, or "
+                              "take one such as 'ef+topk:keep=0.01'")
 
     # What it holds
 
@@ -245,12 +257,13 @@ class DDPState(Steps):
 
     def __getstate__(self) -> dict[str, Any]:
         scale = None if callable(self.scale) else self.scale  # a copy of a GradScaler would be asked
-        return {**self.state_dict(), "threads": self._coder.threads, "last": self.last, "scale": scale,
+        rate = math.nan if callable(self.rate_in_memory) else self.rate_in_memory
+        return {**self.state_dict(), "threads": self._coder.threads, "last": self.last, "scale": scale, "rate_in_memory": rate,
                 "squares_object": self.squares, "budget_share": self.budget_share, "clip_norm": self.clip_norm}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.last, self.scale, self.squares = state["last"], state["scale"], state["squares_object"]
-        self.budget_share, self.clip_norm = state["budget_share"], state["clip_norm"]
+        self.budget_share, self.clip_norm, self.rate_in_memory = state["budget_share"], state["clip_norm"], state["rate_in_memory"]
         self._coder = Coder(state["policy"], state["threads"])
         self._start(None)
         self.load_state_dict(state)

@@ -3,6 +3,7 @@
 
 # No `from __future__ import annotations` here, as in ddp.py.
 import functools
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,9 +21,10 @@ from .groups import check_same_ranks, group_like, is_alive, raise_difference, re
 from .layers import Parameters
 from .squares import HostTelling, Squares, facts_of
 from .step import PRICE_WORDS, StepLog, at_end_of_backward, bytes_of, digest_of, told_by_all, words_of
-from .wire import FAILED, Accumulator, all_reduce, all_reduce_later, as_bytes, check_lengths, sparse_bytes, swap
+from .wire import DTYPES, FAILED, Accumulator, all_reduce, all_reduce_later, as_bytes, check_lengths, sparse_bytes, swap
 
 _CPU = torch.device("cpu")
+LEAST_RATE = 1 / 1024  # of the highest, that a memory has
 
 
 class Steps:
@@ -35,6 +37,7 @@ class Steps:
     scale: float | Callable[[], float] | None
     clip_norm: float | None
     budget_share: float | Sequence[float] | Callable[[int], float]
+    rate_in_memory: float | Callable[[], float] | None
     squares: Squares | None
     step: int
     last: StepLog
@@ -268,9 +271,18 @@ class Steps:
         if self.squares is not None:
             for name, gradient in layers:
                 self.squares.to_units(name, gradient)
+        if self.rate_in_memory is not None:
+            for name, gradient in layers:
+                if gradient.dtype != torch.float32:
+                    raise atomo.Error(f"rate_in_memory takes gradients of f32, that of '{name}' is {DTYPES[gradient.dtype]}: keep "
+                                      "parameters in float32, as torch.autocast does, or leave it out")
+                gradient.mul_(self._rate)
 
     def _restore(self, layers: list[tuple[str, torch.Tensor]]) -> None:
         """What is done to them when the mean is in them."""
+        if self.rate_in_memory is not None:
+            for _, gradient in layers:
+                gradient.div_(self._rate)
         if self._divides:
             for _, gradient in layers:
                 gradient.mul_(self._scale)
@@ -287,16 +299,17 @@ class Steps:
     def _begin_step(self, rank: int, ranks: int) -> None:
         self._drop_step()
         self._error = None
-        self._digest = digest_of([self._coder.digest, self.seed, self.step, self.channel, self.start_step, self.clip_norm,
-                                  facts_of(self.squares)])
+        facts = [self._coder.digest, self.seed, self.step, self.channel, self.start_step, self.clip_norm, facts_of(self.squares)]
+        self._digest = digest_of(facts)
         self._key = {"seed": self.seed, "step": self.step & 0xFFFFFFFF, "worker": rank, "channel": self.channel}
         self.last = StepLog(self.step)
         self.step += 1  # on all ranks, whatever goes wrong on one
         self._coder.sums.begin_step(ranks)
         self._coder.share, self._coder.next_share = self._share_of(self.last.step), self._share_of(self.step)
-        self._scale, self._finite = self._scale_now(), True
+        self._scale, self._rate, self._finite = self._scale_now(), self._rate_now(), True
+        self._digest = digest_of([*facts, self._rate])
         if self.squares is not None:
-            self.squares.begin(self.last.step - self.start_step, ranks, 1.0 if self._divides else self._scale)
+            self.squares.begin(self.last.step - self.start_step, ranks, self._rate * (1.0 if self._divides else self._scale))
 
     def _drop_step(self) -> None:
         """One that an error cut short: memories and sums become what they were before it."""
@@ -312,6 +325,18 @@ class Steps:
         if self.scale is None:
             raise atomo.Error("the scale of this state was a function, which no pickle holds: set state.scale, as to scaler.get_scale")
         return float(self.scale() if callable(self.scale) else self.scale)
+
+    def _rate_now(self) -> float:
+        """What gradients are multiplied by before a memory has them."""
+        given = self.rate_in_memory
+        if given is None:
+            return 1.0
+        rate = float(given() if callable(given) else given)
+        if math.isnan(rate) and not callable(given):
+            raise atomo.Error("the rate_in_memory of this state was a function, which no pickle holds: set state.rate_in_memory")
+        if not 0 <= rate < math.inf:
+            raise atomo.Error(f"rate_in_memory is {rate:g}: a part of the highest learning rate is expected, from 0 to 1")
+        return max(rate, LEAST_RATE)
 
     def _share_of(self, step: int) -> float:
         """Of the budget, that a step has."""
@@ -368,7 +393,8 @@ class Steps:
     def _facts(self) -> dict[str, Any]:
         """What all ranks have to agree on."""
         return {"seed": self.seed, "step": self.last.step, "channel": self.channel, "start_step": self.start_step,
-                "clip_norm": self.clip_norm, "policy": self.policy, "squares": facts_of(self.squares), "layers": self._coder.table()}
+                "clip_norm": self.clip_norm, "rate_in_memory": self._rate, "policy": self.policy,
+                "squares": facts_of(self.squares), "layers": self._coder.table()}
 
     def _decode(self, layers: list[tuple[str, torch.Tensor]], table: list[list[int]],
                 gathered: list[torch.Tensor]) -> None:

@@ -6,9 +6,10 @@ budgets by each step's rate; atomo-preconditioned, with gradients encoded in uni
 moment; ef-atomo, which keeps atoms by their size and sends later what it left out; ef-topk; ef21-atomo and ef21-topk,
 which send differences to what was sent before (arXiv 2106.05203); ef-chunks, SparseLoCo's messages in every step (arXiv
 2508.15706); and demo, DeMo's messages and its step along the sign of their mean (arXiv 2411.19870), at rates of its own.
-All others step with AdamW; demo-factored, whose messages have a momentum already, without a first moment. At sizes of
-their own are f16, qsgd and powersgd, of rank 1.
-An arm whose name ends with -factored has the factored second moment in place of Adam's own.
+All others step with AdamW; demo-factored and demo-rates, whose messages have a momentum already, without a first moment.
+The memories of demo-rates and ef-atomo-rates keep steps, gradients times their rates (arXiv 1901.09847). At sizes of their
+own are f16, qsgd and powersgd, of rank 1.
+An arm whose name ends with -factored, and demo-rates, have the factored second moment in place of Adam's own.
 """
 
 import argparse
@@ -27,6 +28,7 @@ OWN_RATES = {
     "ef21-topk": (0.0005, 0.001, 0.002, 0.004),
     "ef-chunks": (0.0005, 0.001, 0.002, 0.004),
     "demo": (0.0003, 0.001, 0.003),
+    "demo-rates": (0.0007, 0.001, 0.0014),
 }
 # At sizes of their own: what they have on the command line.
 FIXED = {
@@ -61,6 +63,8 @@ AT_BITS = {
     "ef-chunks": (lambda bits: f"ef:decay=0.95+{chunks_for(bits, '2')}", ()),
     "demo": (demo, ("--optimizer", "signsgd")),
     "demo-factored": (demo, (*FACTORED, "--beta1", "0")),
+    "demo-rates": (demo, (*FACTORED, "--beta1", "0", "--rate-in-memory")),
+    "ef-atomo-rates": (nearest, ("--rate-in-memory",)),
 }
 # Those with a second moment of Adam's have an arm with the factored one beside it. PowerSGD's messages add up before anyone
 # decodes them, so that there is none.

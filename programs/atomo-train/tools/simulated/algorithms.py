@@ -10,7 +10,7 @@ import torch
 from simulated import Refusal
 from simulated.low_rank import LowRank
 from simulated.messages import Messages
-from simulated.optimisers import Sgd, columns, first_moment_of, learning_rates, optimiser_of
+from simulated.optimisers import Sgd, columns, first_moment_of, learning_rates, optimiser_of, rates_in_memory
 from simulated.options import TOLD
 from simulated.replays import Replay, Table
 from simulated.second_moment import SquaresExchange, Told
@@ -69,8 +69,12 @@ class AllGather(_Algorithm):
         if options.second_moment == "exact":
             exact = torch.zeros_like(mean)
         self.mean, self.units = mean, torch.ones_like(mean) if options.precondition else None
-        self.encoded = fleet.gradients if self.units is None else torch.zeros_like(fleet.gradients)
+        self.rates = rates_in_memory(options) if options.rate_in_memory else []
+        as_they_are = self.units is None and not self.rates
+        self.encoded = fleet.gradients if as_they_are else torch.zeros_like(fleet.gradients)
         self.messages = messages_of(options, fleet, self.encoded, mean, device)
+        if self.rates and (self.messages.sums or not self.messages.remember):
+            raise Refusal("--rate-in-memory: needs a codec with a memory, such as ef+topk:keep=0.01, and none of ef21+")
         if self.squares is not None:
             if self.messages.sums:
                 raise Refusal(f"--second-moment: {options.second_moment} compares gradients with what their messages decode to, and "
@@ -97,19 +101,30 @@ class AllGather(_Algorithm):
             for compressor in self.messages.compressors:
                 compressor.budget_share = self.shares[step]
         self.compute()
-        if self.units is not None:
-            torch.div(self.fleet.gradients, self.units, out=self.encoded)
+        if self.encoded is not self.fleet.gradients:
+            self._prepare(step)
         self.messages.encode(step)
         self.messages.average()
-        self._take_out_of_units(self.mean)
+        self._restore(self.mean, step)
         if self.squares is not None and step % self.options.squares_every == 0:
             self.messages.decode_own(self.own_rows)
-            self._take_out_of_units(self.own)
+            self._restore(self.own, step)
             self.squares.tell(step)
         self.move()
         return 1
 
-    def _take_out_of_units(self, decoded):
+    def _prepare(self, step):
+        """What is encoded: gradients in their units, times the rate that a memory has."""
+        self.encoded.copy_(self.fleet.gradients)
+        if self.units is not None:
+            self.encoded.div_(self.units)
+        if self.rates:
+            self.encoded.mul_(self.rates[step])
+
+    def _restore(self, decoded, step):
+        """Gradients again."""
+        if self.rates:
+            decoded.div_(self.rates[step])
         if self.units is not None:
             decoded.mul_(self.units)
 

@@ -25,6 +25,7 @@ class Messages:
         # Of layers whose messages are differences: the mean, and what means add up to.
         self.sums = [(array, torch.zeros_like(array)) for name, array in mean.items()
                      if self.compressors[0].codec(name).traits.differences]
+        self.remember = self.compressors[0].memory_bytes > 0
         self.payloads = [self._memory(compressor.max_encoded_bytes) for compressor in self.compressors]
         self._workspaces = [self._memory(calls.encode_workspace_bytes()) for calls in self._calls]
         self._decoding = self._memory(self._calls[0].decode_workspace_bytes())

@@ -14,15 +14,24 @@ EPSILON = 1e-8
 LEAST_SIDE = 4  # of a matrix that is factored
 LEAST_SHARE = 1 / 1024
 LEAST_ROOT = 1 / 1024  # of a matrix's root mean square
+LEAST_RATE = 1 / 1024  # of the highest, that a memory has
 
 
 def learning_rates(options):
     """Half a cosine behind a linear rise (learning/schedule.cpp)."""
-    def rate(step):
-        rise = (step + 1) / options.warmup if step < options.warmup else 1.0
-        return rise * 0.5 * options.lr * (1 + math.cos(math.pi * step / options.steps))
+    def rise(step):
+        return (step + 1) / options.warmup if step < options.warmup else 1.0
 
-    return [rate(step) for step in range(options.steps)]
+    return [rise(step) * options.lr * part for step, part in enumerate(_cosine(options.steps))]
+
+
+def rates_in_memory(options):
+    """What a memory has of each step's rate: its part of the highest one, as if it did not rise at first."""
+    return [max(part, LEAST_RATE) for part in _cosine(options.steps)]
+
+
+def _cosine(steps):
+    return [0.5 * (1 + math.cos(math.pi * step / steps)) for step in range(steps)]
 
 
 def columns(options):

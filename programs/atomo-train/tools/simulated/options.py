@@ -12,10 +12,11 @@ UNCOMPRESSED = "identity:dtype=f32"
 # Options of one algorithm, and those that do not go with another.
 OWN = {"local_steps": ("local",), "outer_optimizer": ("local",), "outer_lr": ("local",), "outer_momentum": ("local",),
        "rank": ("powersgd",), "min_ratio": ("powersgd",), "codec": ("allgather", "local"), "policy": ("allgather", "local"),
-       "second_moment": ("allgather",), "squares_every": ("allgather",), "precondition": ("allgather",), "share_by_rate": ("allgather",)}
-DEFAULTS = {"codec": UNCOMPRESSED, "policy": "", "second_moment": "own", "squares_every": 10, "precondition": False, "share_by_rate": 0.0, "max_update": 0.0,
-            "beta1": 0.9, "beta2": 0.999, "local_steps": 1, "outer_optimizer": "sgd", "outer_lr": 1.0, "outer_momentum": 0.0,
-            "rank": 4, "min_ratio": 2.0}
+       "second_moment": ("allgather",), "squares_every": ("allgather",), "precondition": ("allgather",),
+       "rate_in_memory": ("allgather",), "share_by_rate": ("allgather",)}
+DEFAULTS = {"codec": UNCOMPRESSED, "policy": "", "second_moment": "own", "squares_every": 10, "precondition": False,
+            "rate_in_memory": False, "share_by_rate": 0.0, "max_update": 0.0, "beta1": 0.9, "beta2": 0.999, "local_steps": 1,
+            "outer_optimizer": "sgd", "outer_lr": 1.0, "outer_momentum": 0.0, "rank": 4, "min_ratio": 2.0}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -46,6 +47,7 @@ def _parser():
     add("--second-moment", choices=("own", *TOLD, "exact"))
     add("--squares-every", type=int)
     add("--precondition", action="store_const", const=True)
+    add("--rate-in-memory", action="store_const", const=True)
     add("--share-by-rate", type=float)
     add("--max-update", type=float)
     add("--clip-norm", type=float, default=0.0)
