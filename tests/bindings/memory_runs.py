@@ -66,18 +66,19 @@ def train(rank, ranks, policy, scales, way="Watched"):
     return parameters_of(model)
 
 
-def steps_at_rates(rank, ranks, policy, rates, way, inside):
-    """Plain steps. `inside`: the state has the rates; otherwise they are in the loss already, and steps are all at one rate."""
+def steps_at_rates(rank, ranks, policy, rates, way, where, squares=None):
+    """Plain steps. The rates are in the memory and the step, in the step alone, or in the loss, behind which a memory has them too.
+    Weights, and second moments that `squares` were told."""
     now = [1.0]
-    squares = atomo.torch.Squares(every=2) if inside == "told" else None
-    model, wrapped, _ = hooked(policy, 1.0, way, **({"rate_in_memory": lambda: now[0], "squares": squares} if inside else {}))
+    options = {"rate_in_memory": lambda: now[0]} if where == "memory" else {}
+    model, wrapped, _ = hooked(policy, 1.0, way, squares=squares, **options)
     for step, now[0] in enumerate(rates):
         model.zero_grad()
         x, y = batch_of(step, rank, 24)
-        ((1.0 if inside else now[0]) * nn.functional.mse_loss(wrapped(x), y)).backward()
+        ((now[0] if where == "loss" else 1.0) * nn.functional.mse_loss(wrapped(x), y)).backward()
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter.sub_(parameter.grad, alpha=0.125 * now[0] if inside else 0.125)
+                parameter.sub_(parameter.grad, alpha=0.125 if where == "loss" else 0.125 * now[0])
     told = {} if squares is None else {name: squares[name].second_moment().numpy() for name in squares}
     return parameters_of(model), told
 

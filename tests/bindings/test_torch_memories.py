@@ -235,20 +235,19 @@ def test_memories_are_of_gradients_without_their_scale(world, policy, way):
 def test_rates_in_memories(world, policy, way):
     """A memory of steps is one of gradients times their rates. Powers of two leave every bit."""
     rates = [1.0, 0.5, 0.5, 0.125, 0.25, 0.0625]
-    inside, outside = (world(2).run(memory_runs.steps_at_rates, policy, rates, way, at) for at in (True, False))
-    flat = world(2).run(memory_runs.steps_at_rates, policy, [1.0] * 6, way, True)
-    for (was, _), (now, _), (other, _) in zip(outside, inside, flat):
-        assert same(was, now) and not same(was, other)
+    in_memory, in_loss, in_step = (world(2).run(memory_runs.steps_at_rates, policy, rates, way, where) for where in ("memory", "loss", "step"))
+    for (now, _), (want, _), (other, _) in zip(in_memory, in_loss, in_step):
+        assert same(now, want) and not same(now, other)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_squares_are_of_gradients_without_their_rate(world, way):
+@pytest.mark.parametrize("precondition", [False, True])
+def test_squares_are_of_gradients_without_their_rate(world, way, precondition):
     rates = [1.0, 0.5, 0.25, 0.125]
-    (weights, told), _ = world(2).run(memory_runs.steps_at_rates, "ef+identity:dtype=f32", rates, way, "told")
-    (same_weights, _), _ = world(2).run(memory_runs.steps_at_rates, "ef+identity:dtype=f32", rates, way, True)
-    assert same(weights, same_weights) and told
-    for name, moment in told.items():
-        assert np.isfinite(moment).all() and (moment > 0).any(), name
+    in_memory, in_step = (world(2).run(memory_runs.steps_at_rates, "ef+identity:dtype=f32", rates, way, where,
+                                       atomo.torch.Squares(every=2, precondition=precondition)) for where in ("memory", "step"))
+    for (weights, told), (want, moments) in zip(in_memory, in_step):
+        assert told and same(told, moments) and same(weights, want)
 
 
 @pytest.mark.parametrize("rate, says", [
