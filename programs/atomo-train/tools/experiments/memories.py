@@ -9,7 +9,8 @@ which send differences to what was sent before (arXiv 2106.05203); ef-chunks, Sp
 All others step with AdamW; demo-factored and demo-rates, whose messages have a momentum already, without a first moment.
 The memories of demo-rates and ef-atomo-rates keep steps, gradients times their rates (arXiv 1901.09847). At sizes of their
 own are f16, qsgd and powersgd, of rank 1.
-An arm whose name ends with -factored, and demo-rates, have the factored second moment in place of Adam's own.
+An arm whose name ends with -factored, and those of demo-rates, have the factored second moment in place of Adam's own; one that
+ends with -preconditioned encodes gradients in units of the second moment's fourth root.
 """
 
 import argparse
@@ -29,6 +30,7 @@ OWN_RATES = {
     "ef-chunks": (0.0005, 0.001, 0.002, 0.004),
     "demo": (0.0003, 0.001, 0.003),
     "demo-rates": (0.0007, 0.001, 0.0014),
+    "demo-rates-preconditioned": (0.0007, 0.001, 0.0014),
 }
 # At sizes of their own: what they have on the command line.
 FIXED = {
@@ -64,6 +66,7 @@ AT_BITS = {
     "demo": (demo, ("--optimizer", "signsgd")),
     "demo-factored": (demo, (*FACTORED, "--beta1", "0")),
     "demo-rates": (demo, (*FACTORED, "--beta1", "0", "--rate-in-memory")),
+    "demo-rates-preconditioned": (demo, (*FACTORED, *PRECONDITIONED, "--beta1", "0", "--rate-in-memory")),
     "ef-atomo-rates": (nearest, ("--rate-in-memory",)),
 }
 # Those with a second moment of Adam's have an arm with the factored one beside it. PowerSGD's messages add up before anyone
