@@ -88,8 +88,8 @@ struct Options {
   double beta1 = 0.9, beta2 = 0.999;  ///< of adam, adamw, adafactor and muon
   std::string second_moment = "own";  ///< of adam and adamw; SecondMoment's names
   std::uint32_t squares_every = 10;   ///< steps between the messages that all but "own" need
-  bool precondition =
-      false;  ///< gradients are encoded in units of their second moment's fourth root
+  /// Gradients are encoded in units of their second moment's fourth root.
+  bool precondition = false;
   bool rate_in_memory = false;  ///< gradients are encoded times their step's rate
   bool vote = false;            ///< steps go along the majority of workers' signs
   double max_update = 0;        ///< root mean square of a layer's update; 0: no bound

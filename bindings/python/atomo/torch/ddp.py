@@ -73,7 +73,7 @@ class DDPState(Steps):
             happens to it. `clip_grad_norm_` behind `backward()` has the mean of all ranks, with the codec's noise in
             it: a rank whose gradient is a spike is most of that mean. A step sends nothing before all of its gradients are there.
         rate_in_memory: what is left of the learning rate, its part of the highest one, or a function that says it now, such as
-            `lambda: schedule.get_last_lr()[0] / highest`; 1 while it still rises. Gradients are multiplied by it before a memory
+            `lambda: schedule.get_last_lr()[0] / highest`; 1 in a warm-up. Gradients are multiplied by it before a memory
             (`ef+`, `momentum+`, `dgc+`) has them, and the mean is divided by it, so that what is sent late moves weights as far as it
             would have in its own step (EF-SGD, Karimireddy et al., arXiv 1901.09847, algorithm 2). Below 1/1024 it counts as that. The
             same on all ranks. Gradients are f32. A function is not pickled, as that of `scale` is not.
