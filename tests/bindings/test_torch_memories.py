@@ -3,6 +3,7 @@
 
 import math
 import pickle
+import re
 
 import atomo
 import atomo.torch
@@ -275,9 +276,17 @@ def test_rates_need_a_memory(policy):
     with pytest.raises(atomo.Error, match="rate_in_memory needs a codec with a memory, and none of ef21"):
         atomo.torch.DDPState(layers, policy, rate_in_memory=0.5)
     state = atomo.torch.DDPState(layers, "ef+topk:keep=5", rate_in_memory=0.5)
-    with pytest.raises(atomo.Error, match="rate_in_memory needs a codec with a memory"):
+    with pytest.raises(atomo.Error, match=re.escape(f"rate_in_memory needs a codec with a memory, and none of ef21+, not '{atomo.Codec(policy)}'")):
         state.set_policy(policy)
     assert state.policy == "ef+topk:keep=5"
+
+
+def test_rates_are_of_f32():
+    layers = {"a": torch.nn.Parameter(torch.zeros(50, dtype=torch.bfloat16))}
+    state = atomo.torch.DDPState(layers, "ef+topk:keep=5", rate_in_memory=0.5)
+    state._begin_step(0, 1)
+    with pytest.raises(atomo.Error, match="rate_in_memory takes gradients of f32, that of 'a' is bf16: keep .* leave rate_in_memory out"):
+        state._prepare([("a", torch.zeros(50, dtype=torch.bfloat16))], None)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -194,8 +194,9 @@ class DDPState(Steps):
             raise atomo.Error(f"squares compare gradients with what their messages decode to, and those of "
                               f"'{compressor.codec(found[0])}' are differences: leave squares= out, or take 'ef+'")
         if self.rate_in_memory is not None and (found or not compressor.memory_bytes):
-            raise atomo.Error(f"rate_in_memory needs a codec with a memory, and none of ef21+, not '{self.policy}': leave it out, or "
-                              "take one such as 'ef+topk:keep=0.01'")
+            codec = compressor.codec(found[0] if found else next(iter(compressor.layers)))
+            raise atomo.Error(f"rate_in_memory needs a codec with a memory, and none of ef21+, not '{codec}': leave it out, or take "
+                              "one such as 'ef+topk:keep=0.01'")
 
     # What it holds
 

@@ -21,7 +21,7 @@ from .groups import check_same_ranks, group_like, is_alive, raise_difference, re
 from .layers import Parameters
 from .squares import HostTelling, Squares, facts_of
 from .step import PRICE_WORDS, StepLog, at_end_of_backward, bytes_of, digest_of, told_by_all, words_of
-from .wire import DTYPES, FAILED, Accumulator, all_reduce, all_reduce_later, as_bytes, check_lengths, sparse_bytes, swap
+from .wire import FAILED, Accumulator, all_reduce, all_reduce_later, as_bytes, check_lengths, require_f32, sparse_bytes, swap
 
 _CPU = torch.device("cpu")
 LEAST_RATE = 1 / 1024  # of the highest, that a memory has
@@ -273,9 +273,7 @@ class Steps:
                 self.squares.to_units(name, gradient)
         if self.rate_in_memory is not None:
             for name, gradient in layers:
-                if gradient.dtype != torch.float32:
-                    raise atomo.Error(f"rate_in_memory takes gradients of f32, that of '{name}' is {DTYPES[gradient.dtype]}: keep "
-                                      "parameters in float32, as torch.autocast does, or leave it out")
+                require_f32("rate_in_memory", name, gradient)
                 gradient.mul_(self._rate)
 
     def _restore(self, layers: list[tuple[str, torch.Tensor]]) -> None:

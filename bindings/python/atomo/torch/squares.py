@@ -16,7 +16,7 @@ import atomo
 from .._layers import counted
 from .coder import Coder
 from .layers import compressor_of
-from .wire import DTYPES
+from .wire import require_f32
 
 LEAST_SIDE = 4  # of a matrix that is factored
 LEAST_ROOT = 1 / 1024  # of the root mean square of a matrix's
@@ -196,9 +196,7 @@ class Squares:
             atomo.Error: for a gradient that is not f32.
         """
         if self.precondition:
-            if gradient.dtype != torch.float32:
-                raise atomo.Error(f"precondition=True takes gradients of f32, that of '{name}' is {DTYPES[gradient.dtype]}: "
-                                  "keep parameters in float32, as torch.autocast does, or leave precondition out")
+            require_f32("precondition=True", name, gradient)
             gradient.div_(self._units(name, gradient))
 
     def from_units(self, name: str, decoded: torch.Tensor) -> None:

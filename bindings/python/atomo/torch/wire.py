@@ -104,3 +104,14 @@ class Accumulator:
 def _rounding(dtype: torch.dtype) -> atomo.Codec:
     """The codec that rounds f32 to a half at random."""
     return atomo.Codec(f"identity:dtype={DTYPES[dtype]}")
+
+
+def require_f32(argument: str, name: str, gradient: torch.Tensor) -> None:
+    """Of a gradient that an argument multiplies or divides.
+
+    Raises:
+        atomo.Error: for another type.
+    """
+    if gradient.dtype != torch.float32:
+        raise atomo.Error(f"{argument} takes gradients of f32, that of '{name}' is {DTYPES[gradient.dtype]}: keep parameters in "
+                          f"float32, as torch.autocast does, or leave {argument.split('=')[0]} out")
