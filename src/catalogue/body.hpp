@@ -63,12 +63,17 @@ inline double energy_of(std::span<const float> x) noexcept {
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-/// The cell, of `cells`, that a hash of a seed gives an entry: SplitMix64's.
-inline std::size_t cell_of(std::uint64_t seed, std::uint64_t i, std::uint64_t cells) noexcept {
+/// Word i of SplitMix64 of a seed.
+inline std::uint64_t mixed(std::uint64_t seed, std::uint64_t i) noexcept {
   std::uint64_t v = seed + (i + 1) * 0x9E3779B97F4A7C15u;
   v = (v ^ v >> 30) * 0xBF58476D1CE4E5B9u;
   v = (v ^ v >> 27) * 0x94D049BB133111EBu;
-  return ((v ^ v >> 31) >> 32) * cells >> 32;
+  return v ^ v >> 31;
+}
+
+/// The cell, of `cells`, that a hash of a seed gives an entry.
+inline std::size_t cell_of(std::uint64_t seed, std::uint64_t i, std::uint64_t cells) noexcept {
+  return (mixed(seed, i) >> 32) * cells >> 32;
 }
 
 /// Random words of a layer, one after another.

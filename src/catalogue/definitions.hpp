@@ -9,6 +9,7 @@ namespace atomo::catalogue {
 
 CodecDefinition drive_definition();
 CodecDefinition eden_definition();
+CodecDefinition trellis_definition();
 CodecDefinition codebook_definition();
 CodecDefinition threshold_definition();
 CodecDefinition dgc_threshold_definition();

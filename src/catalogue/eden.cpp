@@ -10,33 +10,23 @@
 /// As of DRIVE, the proof of unbiasedness is for a uniform rotation, and a Hadamard matrix behind random signs is none.
 /// `form=mse` is the scale <Rx, levels> / |levels|^2; `form=unbiased` stretches the levels to the block's largest rotated
 /// entry and rounds to a neighbouring level at random, which has no bias whatever the rotation is.
-#include <charconv>
-#include <iterator>
-#include <string>
-
 #include "catalogue/definitions.hpp"
 #include "catalogue/rotated_blocks.hpp"
 
 namespace atomo::catalogue {
 
 CodecDefinition eden_definition() {
-  return {
-      .name = "eden",
-      .keys =
-          "bits=1..4 or 0.02 to below 1, block=64..65536, rotations=1..3, "
-          "form=published|mse|unbiased",
-      .summary = "levels of a block rotated at random, and a scale (EDEN)",
-      .example = "eden:bits=2,rotations=2",
-      .make = [](SpecKeys& keys) {
-        const double bits = keys.number("bits", 0.02, 4, 2);
-        if (bits < 1) return read_rotated_groups(bits, keys);
-        if (bits != std::floor(bits)) {
-          char text[32];
-          const auto end = std::to_chars(std::begin(text), std::end(text), bits).ptr;
-          throw Error("bits=" + std::string(text, end) + ": a whole number is wanted from 1 on");
-        }
-        return read_rotated_levels(static_cast<unsigned>(bits), keys);
-      }};
+  return {.name = "eden",
+          .keys =
+              "bits=1..4 or 0.02 to below 1, block=64..65536, rotations=1..3, "
+              "form=published|mse|unbiased",
+          .summary = "levels of a block rotated at random, and a scale (EDEN)",
+          .example = "eden:bits=2,rotations=2",
+          .make = [](SpecKeys& keys) {
+            const double bits = read_rotated_bits(keys);
+            if (bits < 1) return read_rotated_groups(bits, keys);
+            return read_rotated_levels(static_cast<unsigned>(bits), keys);
+          }};
 }
 
 }  // namespace atomo::catalogue

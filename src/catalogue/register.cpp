@@ -14,6 +14,7 @@ std::vector<CodecDefinition> catalogue_definitions() {
   std::vector<CodecDefinition> all;
   all.push_back(catalogue::drive_definition());
   all.push_back(catalogue::eden_definition());
+  all.push_back(catalogue::trellis_definition());
   all.push_back(catalogue::codebook_definition());
   all.push_back(catalogue::threshold_definition());
   all.push_back(catalogue::dgc_threshold_definition());

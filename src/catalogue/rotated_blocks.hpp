@@ -60,6 +60,9 @@ class RotatedBlocks : public OwnCodec {
   RotatedForm form_;
 };
 
+/// The key `bits` of eden and trellis: 0.02 to below 1, or 1, 2, 3 or 4; 2 where it is not given. \throws Error
+double read_rotated_bits(SpecKeys& keys);
+
 /// 2^`bits` levels of each rotated entry, `bits` 1 to 4, with the keys `block`, `rotations` and `form`. \throws Error
 std::shared_ptr<const OwnCodec> read_rotated_levels(unsigned bits, SpecKeys& keys);
 

@@ -3,6 +3,9 @@
 /// Rotated blocks of which each entry is sent as one of 2^bits levels, in a code of `bits` bits.
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <iterator>
+#include <string>
 
 #include "catalogue/rotated_blocks.hpp"
 
@@ -109,6 +112,16 @@ class RotatedLevels final : public RotatedBlocks {
 
 std::span<const float> normal_levels(unsigned bits) noexcept {
   return {kLevels[bits - 1], std::size_t{1} << bits};
+}
+
+double read_rotated_bits(SpecKeys& keys) {
+  const double bits = keys.number("bits", 0.02, 4, 2);
+  if (bits > 1 && bits != std::floor(bits)) {
+    char text[32];
+    const auto end = std::to_chars(std::begin(text), std::end(text), bits).ptr;
+    throw Error("bits=" + std::string(text, end) + ": a whole number is wanted from 1 on");
+  }
+  return bits;
 }
 
 std::shared_ptr<const OwnCodec> read_rotated_levels(unsigned bits, SpecKeys& keys) {

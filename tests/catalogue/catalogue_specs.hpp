@@ -19,6 +19,8 @@ inline constexpr CatalogueSpec kCatalogue[] = {
     {"eden:bits=0.22,rotations=2", false},
     {"eden:bits=0.5,block=64,form=mse", true},
     {"eden:bits=0.4,block=64,form=unbiased", true},
+    {"trellis:bits=0.22,states=256", false},
+    {"trellis:bits=3,block=64,rotations=2,form=mse", false},
     {"codebook:levels=quantile,bits=4", true},
     {"codebook:levels=lloyd,bits=3,code=huffman", true},
     {"codebook:levels=log,bits=8", true},

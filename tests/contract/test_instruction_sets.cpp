@@ -8,6 +8,7 @@
 #include <cctype>
 #include <limits>
 
+#include "atomo/catalogue.hpp"
 #include "atomo/container.hpp"
 #include "support/support.hpp"
 
@@ -104,6 +105,18 @@ TEST(InstructionSetsOfCoordinates, RoundAlikeAtEveryStep) {
       const Outcome chosen = outcome(spec, scaled, shape);
       with_each_set([&] { EXPECT_TRUE(outcome(spec, scaled, shape) == chosen) << spec; });
     }
+  }
+}
+
+/// Paths of the catalogue's trellis, whose search runs in the lanes of the set.
+TEST(InstructionSetsOfTrellises, FindTheSamePaths) {
+  register_catalogue();
+  const Shape shape{5003};
+  const auto x = test::heavy_tailed(shape.elements(), 8, 40);
+  for (const char* spec :
+       {"trellis:bits=0.21", "trellis:bits=1,states=256", "trellis:bits=4,states=256"}) {
+    const Outcome chosen = outcome(spec, x, shape);
+    with_each_set([&] { EXPECT_TRUE(outcome(spec, x, shape) == chosen) << spec; });
   }
 }
 

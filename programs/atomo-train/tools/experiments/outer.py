@@ -5,8 +5,8 @@ diloco sends f32, atomo and ef-atomo so many bits a parameter and round, all wit
 momentum 0.9 (arXiv 2311.08105). sparseloco sends 64 of 4096 entries in 2 bits and has a memory that keeps 0.95 in place of
 the outer momentum (arXiv 2508.15706, algorithm 1). ef-atomo keeps atoms by their size and sends later what it left out.
 average and atomo-average step to the plain average, as sparseloco does: of f32, and of atomo's messages of as many bytes;
-average-in-bits does so with as many bits as atomo, eden-in-bits with rotated blocks (docs/catalogue.md): of so many bits in
-matrices, and of one bit of atomo's in vectors.
+average-in-bits does so with as many bits as atomo, eden-in-bits and trellis-in-bits with rotated blocks (docs/catalogue.md): of
+so many bits in matrices, and of one bit of atomo's in vectors.
 ef-average and decay-average do so with a memory, whole or decaying as sparseloco's does; dgc has DiLoCo's momentum at the
 workers, in front of the codec and masked (arXiv 1712.01887, section 3), and a plain step at DiLoCo's rate behind it.
 """
@@ -23,13 +23,15 @@ PLAIN = ("--outer-optimizer", "sgd", "--outer-lr", 1)
 WITHOUT_MOMENTUM = ("--outer-optimizer", "sgd", "--outer-lr", 0.7)
 INNER = {"adamw": "AdamW", "muon": "Muon"}
 NEAREST = "atomo:bits=0.148,content=nearest"  # as many bytes as sparseloco's
+VECTORS = "*.bias = atomo:bits=1; *norm*.weight = atomo:bits=1"
 # Outer optimiser and codec, or a policy; those of AT_BITS get so many bits a parameter.
 FIXED = {"diloco": (NESTEROV, UNCOMPRESSED), "average": (PLAIN, UNCOMPRESSED),
          "sparseloco": (PLAIN, "ef:decay=0.95+topk:chunk=4096,k=64,values=2"), "atomo-average": (PLAIN, "atomo:bits=0.148"),
          "ef-average": (PLAIN, f"ef+{NEAREST}"), "decay-average": (PLAIN, f"ef:decay=0.95+{NEAREST}"),
          "dgc": (WITHOUT_MOMENTUM, f"dgc:momentum=0.9+{NEAREST}")}
 AT_BITS = {"atomo": (NESTEROV, "--codec", "atomo:bits={:g}"), "average-in-bits": (PLAIN, "--codec", "atomo:bits={:g}"),
-           "eden-in-bits": (PLAIN, "--policy", "*.bias = atomo:bits=1; *norm*.weight = atomo:bits=1; * = eden:bits={:g}"),
+           "eden-in-bits": (PLAIN, "--policy", f"{VECTORS}; * = eden:bits={{:g}}"),
+           "trellis-in-bits": (PLAIN, "--policy", f"{VECTORS}; * = trellis:bits={{:g}},states=4096"),
            "ef-atomo": (NESTEROV, "--codec", "ef+atomo:bits={:g},content=nearest")}
 
 
@@ -37,7 +39,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arm_options(parser, (*FIXED, *AT_BITS), "0.001 to 0.003, of the local steps", steps=600, batch=8)
     parser.add_argument("--bits", type=float, nargs="+", default=[1, 0.25],
-                        help="a parameter and round, of atomo, average-in-bits, eden-in-bits and ef-atomo")
+                        help="a parameter and round, of atomo, ef-atomo and the arms in bits")
     parser.add_argument("--local-steps", type=int, nargs="+", default=[10, 30, 100], help="of a round")
     parser.add_argument("--inner", nargs="+", choices=INNER, default=list(INNER), help="optimisers of the local steps")
     options = series_options(parser, "outer")
