@@ -3,13 +3,14 @@
 
 In rounds of one step workers send gradients; in longer ones each takes its own steps, of AdamW or of Muon, and sends what
 the round changed, of which all take the plain average. A message of atomo has so many bits a parameter for each step of its
-round, so that all rounds of one number of bits have the same bytes a step. uncompressed sends f32 at the end of each round.
+round, so that all rounds of one number of bits have the same bytes a step; one of trellis has so many in matrices, as rotated
+blocks (docs/catalogue.md), and a bit of atomo's in vectors. uncompressed sends f32 at the end of each round.
 """
 
 import argparse
 
 from experiments.arms import Arm, add_arm_options, compare, shorten
-from experiments.outer import INNER
+from experiments.outer import INNER, VECTORS
 from experiments.series import run, series_options
 from experiments.trainings import UNCOMPRESSED
 
@@ -18,8 +19,8 @@ RATES = (0.002, 0.003, 0.004, 0.005)
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arm_options(parser, ("uncompressed", "atomo"), "0.002 to 0.005, of every step", steps=300, batch=8)
-    parser.add_argument("--bits", type=float, nargs="+", default=[0.25, 0.125], help="a parameter and step, of atomo")
+    add_arm_options(parser, ("uncompressed", "atomo", "trellis"), "0.002 to 0.005, of every step", steps=300, batch=8)
+    parser.add_argument("--bits", type=float, nargs="+", default=[0.25, 0.125], help="a parameter and step, of atomo and trellis")
     parser.add_argument("--local-steps", type=int, nargs="+", default=[1, 2, 4, 8], help="of a round")
     parser.add_argument("--inner", choices=INNER, default="adamw", help="optimiser of all steps")
     options = series_options(parser, "rounds-{steps}-steps")
@@ -40,13 +41,20 @@ def exchange(length):
     return ("--algorithm", "local", "--local-steps", length, "--outer-optimizer", "sgd", "--outer-lr", 1)
 
 
+def codec_of(kind, bits):
+    """On the trainer's command line, of so many bits a parameter and round."""
+    if kind == "atomo":
+        return ("--codec", f"atomo:bits={bits:g}")
+    return ("--policy", f"{VECTORS}; * = trellis:bits={bits:g},states=256")
+
+
 def arms(options):
     def of(kind, codec, length, setting=""):
-        return Arm(kind, (*exchange(length), "--codec", codec), RATES, setting, f"rounds of {length}")
+        return Arm(kind, (*exchange(length), *codec), RATES, setting, f"rounds of {length}")
 
-    return [*(of("uncompressed", UNCOMPRESSED, length) for length in options.local_steps),
-            *(of("atomo", f"atomo:bits={bits * length:g}", length, f"{bits:g} bits a step")
-              for bits in options.bits for length in options.local_steps)]
+    return [*(of("uncompressed", ("--codec", UNCOMPRESSED), length) for length in options.local_steps),
+            *(of(kind, codec_of(kind, bits * length), length, f"{bits:g} bits a step")
+              for kind in ("atomo", "trellis") for bits in options.bits for length in options.local_steps)]
 
 
 def main():
