@@ -23,6 +23,7 @@ LAYERS = {"conv1.weight": (20, 1, 5, 5), "conv1.bias": (20,), "conv2.weight": (5
 SPECS = ["drive", "drive:form=mse", "drive:rotations=2", "drive:form=unbiased",
          "eden:bits=0.22", "eden:bits=0.22,form=mse", "eden:bits=0.22,form=unbiased",
          "eden:bits=2", "eden:bits=2,form=mse", "eden:bits=2,form=unbiased", "eden:bits=4", "eden:bits=4,form=unbiased",
+         "trellis:bits=0.22", "trellis:bits=0.22,form=mse", "trellis:bits=2", "trellis:bits=4,states=4096",
          "codebook:levels=quantile,bits=4", "codebook:levels=lloyd,bits=4", "codebook:levels=lloyd,bits=4,code=huffman",
          "codebook:levels=lloyd,bits=4,form=nearest", "codebook:levels=log,bits=4,code=huffman",
          "codebook:levels=cot,bits=3,code=huffman", "codebook:levels=ternary,form=nearest,code=huffman",
