@@ -5,8 +5,9 @@ diloco sends f32, atomo and ef-atomo so many bits a parameter and round, all wit
 momentum 0.9 (arXiv 2311.08105). sparseloco sends 64 of 4096 entries in 2 bits and has a memory that keeps 0.95 in place of
 the outer momentum (arXiv 2508.15706, algorithm 1). ef-atomo keeps atoms by their size and sends later what it left out.
 average and atomo-average step to the plain average, as sparseloco does: of f32, and of atomo's messages of as many bytes;
-average-in-bits does so with as many bits as atomo, eden-in-bits and trellis-in-bits with rotated blocks (docs/catalogue.md): of
-so many bits in matrices, and of one bit of atomo's in vectors.
+average-in-bits does so with as many bits as atomo, eden-in-bits and trellis-in-bits with rotated blocks (docs/catalogue.md).
+eden-in-bits has so many bits in matrices and one bit of atomo's in vectors; trellis-in-bits has so many in matrices that Muon
+steps, and .45 of atomo's in all that AdamW does: tables and vectors.
 ef-average and decay-average do so with a memory, whole or decaying as sparseloco's does; dgc has DiLoCo's momentum at the
 workers, in front of the codec and masked (arXiv 1712.01887, section 3), and a plain step at DiLoCo's rate behind it.
 """
@@ -24,6 +25,8 @@ WITHOUT_MOMENTUM = ("--outer-optimizer", "sgd", "--outer-lr", 0.7)
 INNER = {"adamw": "AdamW", "muon": "Muon"}
 NEAREST = "atomo:bits=0.148,content=nearest"  # as many bytes as sparseloco's
 VECTORS = "*.bias = atomo:bits=1; *norm*.weight = atomo:bits=1"
+# Matrices that Muon steps, by a codec of its own.
+MATRICES = "*norm*.weight = atomo:bits=0.45; blocks.*.weight = {}; * = atomo:bits=0.45"
 # Outer optimiser and codec, or a policy; those of AT_BITS get so many bits a parameter.
 FIXED = {"diloco": (NESTEROV, UNCOMPRESSED), "average": (PLAIN, UNCOMPRESSED),
          "sparseloco": (PLAIN, "ef:decay=0.95+topk:chunk=4096,k=64,values=2"), "atomo-average": (PLAIN, "atomo:bits=0.148"),
@@ -31,7 +34,7 @@ FIXED = {"diloco": (NESTEROV, UNCOMPRESSED), "average": (PLAIN, UNCOMPRESSED),
          "dgc": (WITHOUT_MOMENTUM, f"dgc:momentum=0.9+{NEAREST}")}
 AT_BITS = {"atomo": (NESTEROV, "--codec", "atomo:bits={:g}"), "average-in-bits": (PLAIN, "--codec", "atomo:bits={:g}"),
            "eden-in-bits": (PLAIN, "--policy", f"{VECTORS}; * = eden:bits={{:g}}"),
-           "trellis-in-bits": (PLAIN, "--policy", f"{VECTORS}; * = trellis:bits={{:g}},states=4096"),
+           "trellis-in-bits": (PLAIN, "--policy", MATRICES.format("trellis:bits={:g},states=4096")),
            "ef-atomo": (NESTEROV, "--codec", "ef+atomo:bits={:g},content=nearest")}
 
 

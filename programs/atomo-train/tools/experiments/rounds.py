@@ -3,14 +3,15 @@
 
 In rounds of one step workers send gradients; in longer ones each takes its own steps, of AdamW or of Muon, and sends what
 the round changed, of which all take the plain average. A message of atomo has so many bits a parameter for each step of its
-round, so that all rounds of one number of bits have the same bytes a step; one of trellis has so many in matrices, as rotated
-blocks (docs/catalogue.md), and a bit of atomo's in vectors. uncompressed sends f32 at the end of each round.
+round, so that all rounds of one number of bits have the same bytes a step. One of trellis has so many in matrices that Muon
+steps, as rotated blocks (docs/catalogue.md), and .45 a round of atomo's in tables and vectors. uncompressed sends f32 at the
+end of each round.
 """
 
 import argparse
 
 from experiments.arms import Arm, add_arm_options, compare, shorten
-from experiments.outer import INNER, VECTORS
+from experiments.outer import INNER, MATRICES
 from experiments.series import run, series_options
 from experiments.trainings import UNCOMPRESSED
 
@@ -45,7 +46,7 @@ def codec_of(kind, bits):
     """On the trainer's command line, of so many bits a parameter and round."""
     if kind == "atomo":
         return ("--codec", f"atomo:bits={bits:g}")
-    return ("--policy", f"{VECTORS}; * = trellis:bits={bits:g},states=256")
+    return ("--policy", MATRICES.format(f"trellis:bits={bits:g},states=256"))
 
 
 def arms(options):
