@@ -39,6 +39,15 @@ std::size_t first_of(std::size_t t, std::size_t steps, std::size_t entries) noex
   return static_cast<std::size_t>(std::uint64_t{t} * entries / steps);
 }
 
+/// Entry i of the table: the sum of 8 uniform bytes less its mean, over its standard deviation. That is near normal, and the
+/// same everywhere.
+float entry_of_table(std::uint64_t i) noexcept {
+  constexpr std::uint64_t kBytes = 0x00FF00FF00FF00FF, kSum = 0x0001000100010001;
+  const std::uint64_t word = mixed(kSeed, i);
+  const std::uint64_t pairs = (word & kBytes) + (word >> 8 & kBytes);
+  return static_cast<float>(static_cast<int>(pairs * kSum >> 48) - 1020) / 209.02f;
+}
+
 /// The place of a bit's choices among those of a step.
 std::size_t first_choice(std::size_t states, unsigned bit) noexcept {
   return (states - (states >> bit)) / kChoices;
@@ -105,22 +114,21 @@ HWY_EXPORT(advance);
 Trellis::Trellis(std::size_t states, double bits, std::size_t longest)
     : state_bits_(static_cast<unsigned>(std::bit_width(states)) - 1),
       step_bits_(bits < 1 ? 1 : static_cast<unsigned>(bits)),
-      bits_(bits) {
+      bits_(bits),
+      longest_(longest) {
   require(std::has_single_bit(states) && states >= kFewestStates && states <= kMostStates,
           "states= has to be a power of two from 256 to 4096");
+}
+
+std::vector<float> Trellis::table() const {
   std::size_t most = 1;
-  for (std::size_t n = 1; n <= longest; ++n) {
+  for (std::size_t n = 1; n <= longest_; ++n) {
     const std::size_t steps = steps_of(n);
     most = std::max(most, (n + steps - 1) / steps);
   }
-  columns_.resize(most * half());
-  // A sum of 8 uniform bytes less its mean, over its standard deviation: near normal, and without any rounding.
-  for (std::size_t i = 0; i < columns_.size(); ++i) {
-    std::uint64_t word = mixed(kSeed, i);
-    int sum = -1020;
-    for (; word != 0; word >>= 8) sum += static_cast<int>(word & 255);
-    columns_[i] = static_cast<float>(sum) / 209.02f;
-  }
+  std::vector<float> columns(most * half());
+  for (std::size_t i = 0; i < columns.size(); ++i) columns[i] = entry_of_table(i);
+  return columns;
 }
 
 std::size_t Trellis::steps_of(std::size_t entries) const noexcept {
@@ -131,6 +139,7 @@ std::size_t Trellis::steps_of(std::size_t entries) const noexcept {
 }
 
 void Trellis::find(std::span<const float> v, float unit, std::span<Code> path) const {
+  std::call_once(made_, [&] { columns_ = table(); });
   const std::size_t steps = path.size(), states = 2 * half();
   const std::size_t longest = (v.size() + steps - 1) / steps;
   // 1 - 4^-bits, below a bit a fraction that is near it.
@@ -175,10 +184,10 @@ void Trellis::expand(std::span<const Code> path, std::span<float> q) const noexc
   for (std::size_t t = 0; t < path.size(); ++t) {
     if (t > 0) state = state >> step_bits_ | std::size_t{path[t]} << (state_bits_ - step_bits_);
     const float sign = state < half() ? 1.0f : -1.0f;
-    const float* row = columns_.data() + state % half();
     const std::size_t first = first_of(t, path.size(), q.size()),
                       end = first_of(t + 1, path.size(), q.size());
-    for (std::size_t i = first; i < end; ++i, row += half()) q[i] = sign * *row;
+    std::uint64_t place = state % half();
+    for (std::size_t i = first; i < end; ++i, place += half()) q[i] = sign * entry_of_table(place);
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -34,18 +35,21 @@ class Trellis {
   [[nodiscard]] unsigned step_bits() const noexcept { return step_bits_; }
 
   /// The path of least |unit v - a q|^2, q being what it stands for and a^2 the share of normal entries' energy that so many
-  /// bits can hold. Any `path.size()` from steps_of(v.size()) on. Allocates v.size() times `states` bits at most.
+  /// bits can hold. `path` has steps_of(v.size()) codes. Allocates `states` bits a step and more; the first call makes the table.
   void find(std::span<const float> v, float unit, std::span<Code> path) const;
-  /// What a path stands for, of any codes of their bits.
+  /// What a path stands for, of any codes of their bits. Without the table: the work is that of its entries.
   void expand(std::span<const Code> path, std::span<float> q) const noexcept;
 
  private:
   [[nodiscard]] std::size_t half() const noexcept { return std::size_t{1} << (state_bits_ - 1); }
+  [[nodiscard]] std::vector<float> table() const;
 
   unsigned state_bits_, step_bits_;
   double bits_;
-  std::vector<float>
-      columns_;  ///< the k-th entry of each state of the lower half; those of the upper have the other sign
+  std::size_t longest_;
+  mutable std::once_flag made_;
+  /// The k-th entry of each state of the lower half; those of the upper have the other sign.
+  mutable std::vector<float> columns_;
 };
 
 }  // namespace atomo::catalogue
