@@ -133,7 +133,7 @@ TEST(Trellis, EveryLengthHasAPath) {
 
 /// Against the least error that any code of so many bits has, 4^-bits of normal entries (Shannon), and EDEN's.
 TEST(Trellis, ErrsLittleMoreThanAnyCodeHasTo) {
-  const auto x = normal_entries(1u << 17, 11);
+  const auto x = normal_entries(1u << 16, 11);
   const auto draws = TestDraws::of({.seed = 9});
   double energy = 0;
   for (const float v : x) energy += double{v} * v;
