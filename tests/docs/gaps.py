@@ -23,7 +23,7 @@ OTHER_GAPS = {r"^## Clipped gradients\n(.*?)^## ": ("memories-300-steps-clipped.
               r"^### From half a bit to a sixteenth\n(.*?)^### ": ("second-moment-bits.json",)}
 SUMMARY = r"^## At a glance\n(.*?)^## "
 LOCAL_SECTION = r"^## Local steps\n(.*)"
-# Tables of local steps: files that they are of, rows and their arms, and the inner optimiser. Those of BEST have the best rates.
+# Tables of local steps: what they are of, rows and their arms, and the inner optimiser. Those of BEST have the best rates.
 DILOCO = {"DiLoCo, uncompressed": "diloco"}
 LOCAL_TABLES = [
     ("outer-rates-simulated.json",
@@ -38,15 +38,12 @@ LOCAL_TABLES = [
     ("outer-muon-rates-simulated.json",
      {"DiLoCo with Muon, uncompressed": "diloco", "plain average with Muon, uncompressed": "average",
       "plain average with Muon, `atomo:bits=0.148`": "atomo-average", "SparseLoCo with Muon": "sparseloco"}, "muon"),
-    ("outer-muon-rotated.json outer-muon-trellis.json",
-     {"`eden:bits=0.21`": "eden-in-bits, 0.21 bits", "`trellis:bits=0.2,states=4096`": "trellis-in-bits, 0.2 bits"}, "muon"),
+    ("outer-muon-rotated.json", {"`eden:bits=0.21`": "eden-in-bits, 0.21 bits"}, "muon"),
 ]
-BEST = ("outer-rates-simulated.json", "outer-memories.json", "outer-muon-rates-simulated.json",
-        "outer-muon-rotated.json outer-muon-trellis.json")
+BEST = ("outer-rates-simulated.json", "outer-memories.json", "outer-muon-rates-simulated.json", "outer-muon-rotated.json")
 OTHERS_SECTION, OTHERS = r"^## Adafactor and Muon\n(.*?)^## ", "second-moment-others.json"
-ROUNDS, ROTATED_ROUNDS = "rounds-muon-300-steps.json", "rounds-muon-trellis-300-steps.json"
+ROUNDS = "rounds-muon-300-steps.json"
 IN_ROUNDS = r"rounds of two end at (\S+ ± \S+) at 1/128 and at (\S+ ± \S+) at 1/256, (\S+) and (\S+) behind"
-IN_ROTATED_ROUNDS = r"In rotated blocks rounds of two end at (\S+ ± \S+) at 1/256, (\S+) behind"
 # The table of both second moments: where its trainings are, and the arms of its rows; a cell is the best of three seeds.
 MOMENTS_SECTION = r"^### Adam's own second moment and the factored one\n(.*?)^##"
 MOMENTS = ("memories-300-steps-simulated.json", "memories-300-steps-rates.json", "second-moment-bits.json")
@@ -122,17 +119,17 @@ def wrong_rows(rows, trainings):
 def wrong_local_rows(text, results):
     section = re.search(LOCAL_SECTION, text, re.MULTILINE | re.DOTALL)
     tables = list(tables_of(section[1])) if section else []
-    for names, arms, inner in LOCAL_TABLES:
+    for name, arms, inner in LOCAL_TABLES:
         rows = next((rows for rows in tables if {next(iter(row.values())) for row in rows} == set(arms)), None)
         if rows is None:
-            yield f"there is no table of local steps with the rows of {names}"
+            yield f"there is no table of local steps with the rows of {name}"
             continue
-        trainings = Trainings(*(results / name for name in names.split()))
+        trainings = Trainings(results / name)
         for row in rows:
             for column in [each for each in row if each.startswith("rounds of ")]:
                 key = arms[next(iter(row.values()))], f"{inner}, {column}"
                 true = trainings.score(*key) or ""
-                if true and names in BEST:
+                if true and name in BEST:
                     true += f" ({trainings.of[*key, None]['rate']:g})".replace("(0.", "(.")
                 if row[column] != true:
                     yield f"{next(iter(row.values()))}, {column}: {row[column]}, the trainings have {true}"
@@ -158,15 +155,14 @@ def wrong_others(text, trainings):
         yield f"the table of other optimisers has {sorted(said)}"
 
 
-def wrong_rounds(text, results, others):
-    """Of the sentences on Muon's rounds of two steps, behind no compression at every step."""
+def wrong_rounds(text, rounds, others):
+    """Of the sentence on Muon's rounds of two steps, behind no compression at every step."""
+    keys = [("atomo, rounds of 2", f"{bits} bits a step") for bits in (0.25, 0.125)]
     none = others.of["uncompressed-muon", "", None]["score"]
-    for sentence, name, arm, bits in ((IN_ROUNDS, ROUNDS, "atomo", (0.25, 0.125)), (IN_ROTATED_ROUNDS, ROTATED_ROUNDS, "trellis", (0.117,))):
-        rounds, keys = Trainings(results / name), [(f"{arm}, rounds of 2", f"{each} bits a step") for each in bits]
-        true = (*(rounds.score(*key) for key in keys), *(short(rounds.of[*key, None]["score"] - none) for key in keys))
-        found = re.search(sentence, text)
-        if not found or found.groups() != true:
-            yield f"the sentence '{sentence}' has {found and found.groups()}, the trainings {true}"
+    true = (*(rounds.score(*key) for key in keys), *(short(rounds.of[*key, None]["score"] - none) for key in keys))
+    found = re.search(IN_ROUNDS, text)
+    if not found or found.groups() != true:
+        yield f"the sentence '{IN_ROUNDS}' has {found and found.groups()}, the trainings {true}"
 
 
 def wrong_moments(text, results):
@@ -241,7 +237,7 @@ def untrue(text, results):
     for pattern, names in OTHER_GAPS.items():
         wrong += wrong_gaps(text, pattern, Trainings(*(results / name for name in names)))
     return [*wrong, *wrong_local_rows(text, results),
-            *wrong_others(text, others), *wrong_rounds(text, results, others), *wrong_moments(text, results), *wrong_summary(text)]
+            *wrong_others(text, others), *wrong_rounds(text, Trainings(results / ROUNDS), others), *wrong_moments(text, results), *wrong_summary(text)]
 
 
 PLANTED = {
