@@ -23,7 +23,7 @@ OTHER_GAPS = {r"^## Clipped gradients\n(.*?)^## ": ("memories-300-steps-clipped.
               r"^### From half a bit to a sixteenth\n(.*?)^### ": ("second-moment-bits.json",)}
 SUMMARY = r"^## At a glance\n(.*?)^## "
 LOCAL_SECTION = r"^## Local steps\n(.*)"
-# Tables of local steps: what they are of, rows and their arms, and the inner optimiser. Those of BEST have the best rates.
+# Tables of local steps: files that they are of, rows and their arms, and the inner optimiser. Those of BEST have the best rates.
 DILOCO = {"DiLoCo, uncompressed": "diloco"}
 LOCAL_TABLES = [
     ("outer-rates-simulated.json",
@@ -38,11 +38,13 @@ LOCAL_TABLES = [
     ("outer-muon-rates-simulated.json",
      {"DiLoCo with Muon, uncompressed": "diloco", "plain average with Muon, uncompressed": "average",
       "plain average with Muon, `atomo:bits=0.148`": "atomo-average", "SparseLoCo with Muon": "sparseloco"}, "muon"),
-    ("outer-muon-rotated.json", {"`eden:bits=0.21`": "eden-in-bits, 0.21 bits"}, "muon"),
+    ("outer-muon-rotated.json outer-muon-trellis.json",
+     {"`eden:bits=0.21`": "eden-in-bits, 0.21 bits", "`trellis:bits=0.2,states=4096`": "trellis-in-bits, 0.2 bits"}, "muon"),
 ]
-BEST = ("outer-rates-simulated.json", "outer-memories.json", "outer-muon-rates-simulated.json", "outer-muon-rotated.json")
+BEST = ("outer-rates-simulated.json", "outer-memories.json", "outer-muon-rates-simulated.json",
+        "outer-muon-rotated.json outer-muon-trellis.json")
 OTHERS_SECTION, OTHERS = r"^## Adafactor and Muon\n(.*?)^## ", "second-moment-others.json"
-ROUNDS = "rounds-muon-300-steps.json"
+ROUNDS, ROTATED_ROUNDS = "rounds-muon-300-steps.json", "rounds-muon-trellis-300-steps.json"
 IN_ROUNDS = r"rounds of two end at (\S+ ± \S+) at 1/128 and at (\S+ ± \S+) at 1/256, (\S+) and (\S+) behind"
 # The table of both second moments: where its trainings are, and the arms of its rows; a cell is the best of three seeds.
 MOMENTS_SECTION = r"^### Adam's own second moment and the factored one\n(.*?)^##"
@@ -119,17 +121,17 @@ def wrong_rows(rows, trainings):
 def wrong_local_rows(text, results):
     section = re.search(LOCAL_SECTION, text, re.MULTILINE | re.DOTALL)
     tables = list(tables_of(section[1])) if section else []
-    for name, arms, inner in LOCAL_TABLES:
+    for names, arms, inner in LOCAL_TABLES:
         rows = next((rows for rows in tables if {next(iter(row.values())) for row in rows} == set(arms)), None)
         if rows is None:
-            yield f"there is no table of local steps with the rows of {name}"
+            yield f"there is no table of local steps with the rows of {names}"
             continue
-        trainings = Trainings(results / name)
+        trainings = Trainings(*(results / name for name in names.split()))
         for row in rows:
             for column in [each for each in row if each.startswith("rounds of ")]:
                 key = arms[next(iter(row.values()))], f"{inner}, {column}"
                 true = trainings.score(*key) or ""
-                if true and name in BEST:
+                if true and names in BEST:
                     true += f" ({trainings.of[*key, None]['rate']:g})".replace("(0.", "(.")
                 if row[column] != true:
                     yield f"{next(iter(row.values()))}, {column}: {row[column]}, the trainings have {true}"
@@ -155,14 +157,15 @@ def wrong_others(text, trainings):
         yield f"the table of other optimisers has {sorted(said)}"
 
 
-def wrong_rounds(text, rounds, others):
-    """Of the sentence on Muon's rounds of two steps, behind no compression at every step."""
-    keys = [("atomo, rounds of 2", f"{bits} bits a step") for bits in (0.25, 0.125)]
+def wrong_rounds(text, results, others):
+    """Of the sentences on Muon's rounds of two steps, behind no compression at every step."""
     none = others.of["uncompressed-muon", "", None]["score"]
-    true = (*(rounds.score(*key) for key in keys), *(short(rounds.of[*key, None]["score"] - none) for key in keys))
-    found = re.search(IN_ROUNDS, text)
-    if not found or found.groups() != true:
-        yield f"the sentence '{IN_ROUNDS}' has {found and found.groups()}, the trainings {true}"
+    for sentence, name, arm, bits in ((IN_ROUNDS, ROUNDS, "atomo", (0.25, 0.125)),):
+        rounds, keys = Trainings(results / name), [(f"{arm}, rounds of 2", f"{each} bits a step") for each in bits]
+        true = (*(rounds.score(*key) for key in keys), *(short(rounds.of[*key, None]["score"] - none) for key in keys))
+        found = re.search(sentence, text)
+        if not found or found.groups() != true:
+            yield f"the sentence '{sentence}' has {found and found.groups()}, the trainings {true}"
 
 
 def wrong_moments(text, results):
@@ -237,7 +240,7 @@ def untrue(text, results):
     for pattern, names in OTHER_GAPS.items():
         wrong += wrong_gaps(text, pattern, Trainings(*(results / name for name in names)))
     return [*wrong, *wrong_local_rows(text, results),
-            *wrong_others(text, others), *wrong_rounds(text, Trainings(results / ROUNDS), others), *wrong_moments(text, results), *wrong_summary(text)]
+            *wrong_others(text, others), *wrong_rounds(text, results, others), *wrong_moments(text, results), *wrong_summary(text)]
 
 
 PLANTED = {
@@ -261,6 +264,7 @@ PLANTED = {
     "a score of Muon's rounds of 100": ("| 2.840 ± 0.053 (.004) |", "| 2.804 ± 0.053 (.004) |"),
     "a lost row of Muon's local steps": ("| SparseLoCo with Muon |", "| SparseLoCo |"),
     "a score of rotated blocks": ("| .218 | 1.949 ± 0.007 (.004) |", "| .218 | 1.994 ± 0.007 (.004) |"),
+    "a score along a trellis": ("| 2.143 ± 0.007 (.004) |", "| 2.134 ± 0.007 (.004) |"),
     "a lost row of local steps": ("| plain average, uncompressed |", "| plain average |"),
     "a gap of clipped gradients": ("2.501 ± 0.016 | .032", "2.501 ± 0.016 | .023"),
     "a gap of another table's": ("2.521 ± 0.022 | .052 |\n", "2.521 ± 0.022 | .025 |\n"),
