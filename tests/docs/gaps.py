@@ -46,6 +46,7 @@ BEST = ("outer-rates-simulated.json", "outer-memories.json", "outer-muon-rates-s
 OTHERS_SECTION, OTHERS = r"^## Adafactor and Muon\n(.*?)^## ", "second-moment-others.json"
 ROUNDS, ROTATED_ROUNDS = "rounds-muon-300-steps.json", "rounds-muon-trellis-300-steps.json"
 IN_ROUNDS = r"rounds of two end at (\S+ ± \S+) at 1/128 and at (\S+ ± \S+) at 1/256, (\S+) and (\S+) behind"
+IN_ROTATED_ROUNDS = r"In rotated blocks rounds of two end at (\S+ ± \S+) at 1/256, (\S+) behind"
 # The table of both second moments: where its trainings are, and the arms of its rows; a cell is the best of three seeds.
 MOMENTS_SECTION = r"^### Adam's own second moment and the factored one\n(.*?)^##"
 MOMENTS = ("memories-300-steps-simulated.json", "memories-300-steps-rates.json", "second-moment-bits.json")
@@ -160,7 +161,7 @@ def wrong_others(text, trainings):
 def wrong_rounds(text, results, others):
     """Of the sentences on Muon's rounds of two steps, behind no compression at every step."""
     none = others.of["uncompressed-muon", "", None]["score"]
-    for sentence, name, arm, bits in ((IN_ROUNDS, ROUNDS, "atomo", (0.25, 0.125)),):
+    for sentence, name, arm, bits in ((IN_ROUNDS, ROUNDS, "atomo", (0.25, 0.125)), (IN_ROTATED_ROUNDS, ROTATED_ROUNDS, "trellis", (0.117,))):
         rounds, keys = Trainings(results / name), [(f"{arm}, rounds of 2", f"{each} bits a step") for each in bits]
         true = (*(rounds.score(*key) for key in keys), *(short(rounds.of[*key, None]["score"] - none) for key in keys))
         found = re.search(sentence, text)
@@ -272,6 +273,7 @@ PLANTED = {
     "a gap of a factored moment": ("| .156 | 2.700 ± 0.027", "| .175 | 2.700 ± 0.027"),
     "a lost row of a factored moment": ("| factored | `atomo:bits=0.0625` |", "factored `atomo:bits=0.0625`"),
     "a gap of Muon's rounds": (".094 and .132 behind", ".094 and .123 behind"),
+    "a gap of rotated rounds": (" at 1/256, .080 behind**", " at 1/256, .008 behind**"),
     "a score with Muon": ("| 2.264 ± 0.009 | .399", "| 2.246 ± 0.009 | .399"),
     "a gap with Adafactor": (".004 | 2.509 ± 0.027 | .010", ".004 | 2.509 ± 0.027 | .001"),
     "a lost row of Muon": ("| Muon | `atomo:bits=0.125` |", "Muon `atomo:bits=0.125`"),
