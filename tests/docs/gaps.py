@@ -273,7 +273,7 @@ PLANTED = {
     "a gap of a factored moment": ("| .156 | 2.700 ± 0.027", "| .175 | 2.700 ± 0.027"),
     "a lost row of a factored moment": ("| factored | `atomo:bits=0.0625` |", "factored `atomo:bits=0.0625`"),
     "a gap of Muon's rounds": (".094 and .132 behind", ".094 and .123 behind"),
-    "a gap of rotated rounds": (" at 1/256, .080 behind**", " at 1/256, .008 behind**"),
+    "a gap of rotated rounds": (" at 1/256, .087 behind**", " at 1/256, .008 behind**"),
     "a score with Muon": ("| 2.264 ± 0.009 | .399", "| 2.246 ± 0.009 | .399"),
     "a gap with Adafactor": (".004 | 2.509 ± 0.027 | .010", ".004 | 2.509 ± 0.027 | .001"),
     "a lost row of Muon": ("| Muon | `atomo:bits=0.125` |", "Muon `atomo:bits=0.125`"),
