@@ -41,11 +41,11 @@ class TrellisCodec final : public RotatedBlocks {
       along += double{v[i]} * q[i];
       squares += double{q[i]} * q[i];
     }
-    // A path at right angles to the block, which a few entries can have, says nothing of it.
+    // A path at right angles to the block says nothing of it, and its scale would be without bound.
     const auto length = static_cast<double>(v.size());
-    return along * along < kLeastShare * energy * length * squares || along <= 0
-               ? 0
-               : scale_of(along, squares, energy, v.size());
+    return along > kLeastCosine * std::sqrt(length * energy * squares)
+               ? scale_of(along, squares, energy, v.size())
+               : 0;
   }
 
   void put(Writer& out, std::span<const Code> codes) const override {
@@ -64,7 +64,7 @@ class TrellisCodec final : public RotatedBlocks {
     trellis_.expand(codes, q);
   }
 
-  static constexpr double kLeastShare = 1e-4;  ///< of a block's energy
+  static constexpr double kLeastCosine = 0.01;  ///< of the angle between a block and its path
 
   Trellis trellis_;
 };

@@ -143,7 +143,7 @@ TEST(Trellis, ErrsLittleMoreThanAnyCodeHasTo) {
   struct Case {
     const char* bits;
     const char* states;
-    double over;  ///< the least error, as measured with other normal entries, to 2 %
+    double over;  ///< error over the least, as measured of other normal entries
   };
   for (const auto& [bits, states, over] : {Case{"0.138", "1024", 1.130},
                                            {"0.21", "256", 1.187},
