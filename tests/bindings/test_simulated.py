@@ -22,7 +22,7 @@ from simulated.optimisers import (  # noqa: E402
     columns, first_moment_of, learning_rates, matrices, optimiser_of, orthogonalised, rates_in_memory)
 from simulated.options import parsed  # noqa: E402
 from simulated.second_moment import SquaresExchange, Told  # noqa: E402
-from simulated.training import Training, f32_as_it_is  # noqa: E402
+from simulated.training import Training, set_products  # noqa: E402
 
 CPU = torch.device("cpu")
 LENET = ("--algorithm", "allgather", "--model", "lenet", "--batch", 2, "--steps", 4)
@@ -144,7 +144,7 @@ def test_second_moments_train(images, kind):
 def test_a_factored_step_in_f64():
     """Of a matrix and a vector, from messages that are exact, against the formula of docs/second-moment.md."""
     layers, workers = {"matrix": (5, 8), "vector": (7,)}, 3
-    options = types.SimpleNamespace(workers=workers, beta1=0.9, beta2=0.999, squares_every=1, second_moment="factored",
+    options = types.SimpleNamespace(workers=workers, schedule="cosine", beta1=0.9, beta2=0.999, squares_every=1, second_moment="factored",
                                     optimizer="adamw", weight_decay=0, max_update=0, seed=1, warmup=0, lr=0.1, steps=4)
     gradients = torch.randn(workers, 47, generator=torch.Generator().manual_seed(3))
     mean, weights = gradients.mean(0, keepdim=True), torch.zeros(1, 47)
@@ -231,10 +231,16 @@ def test_rates_in_a_memory(images):
 
 
 def test_rates_of_a_memory_have_a_floor():
-    options = types.SimpleNamespace(steps=1000, warmup=100, lr=0.5)
+    options = types.SimpleNamespace(steps=1000, warmup=100, lr=0.5, schedule="cosine")
     rates, rising = rates_in_memory(options), learning_rates(options)
     assert rates[0] == 1 and rates[-1] == 1 / 1024 and max(rates) == 1
     assert rates[100:900] == [rate / 0.5 for rate in rising[100:900]]
+
+
+def test_a_trapezoid():
+    options = types.SimpleNamespace(steps=8, warmup=2, lr=0.5, schedule="trapezoid", decay_at=0.5)
+    assert learning_rates(options) == [0.25, 0.5, 0.5, 0.5, 0.5, 0.375, 0.25, 0.125]
+    assert rates_in_memory(options) == [1, 1, 1, 1, 1, 0.75, 0.5, 0.25]
 
 
 @pytest.mark.parametrize("codec", ["atomo:bits=0.5", "ef21+topk:keep=0.1"])
@@ -246,7 +252,7 @@ def test_rates_need_a_memory(images, codec):
 def test_units_in_f64():
     """Fourth roots of Adam's own moments: of a matrix the product of row and column means, of a vector the mean."""
     layers = {"matrix": (5, 8), "vector": (7,)}
-    options = types.SimpleNamespace(workers=2, beta1=0.9, beta2=0.9, squares_every=1, second_moment="own", optimizer="adamw",
+    options = types.SimpleNamespace(workers=2, schedule="cosine", beta1=0.9, beta2=0.9, squares_every=1, second_moment="own", optimizer="adamw",
                                     weight_decay=0, max_update=0, seed=1, warmup=0, lr=0.1, steps=4)
     weights, units, moment = torch.zeros(1, 47), torch.zeros(1, 47), torch.zeros(47).double()
     optimiser = optimiser_of(options, layers, weights)
@@ -291,7 +297,7 @@ def precision():
 
 @pytest.mark.parametrize("rows, inner, columns", [(1, 1, 1), (512, 256, 768), (512, 1024, 256), (64, 64, 64), (1000, 3, 17)])
 def test_products_are_of_f32(precision, rows, inner, columns):
-    f32_as_it_is()
+    set_products("f32", torch.device("cpu"))
     draws = torch.Generator().manual_seed(1)
     a, b = torch.randn(4, rows, inner, generator=draws), torch.randn(4, columns, inner, generator=draws).transpose(1, 2)
     error = torch.bmm(a, b).double() - torch.bmm(a.double(), b.double())
@@ -299,12 +305,31 @@ def test_products_are_of_f32(precision, rows, inner, columns):
     assert (error.abs() <= most).all()
 
 
-def test_products_that_round_are_left(precision, monkeypatch):
-    """Stands in for a processor with tiles of bf16."""
-    exact = torch.bmm
-    monkeypatch.setattr(torch, "bmm", lambda a, b: exact(a.bfloat16(), b.bfloat16()).float())
-    f32_as_it_is()
+@pytest.fixture
+def rounding(monkeypatch):
+    """Stands in for a processor that multiplies bf16."""
+    for name in ("bmm", "mm"):
+        exact = getattr(torch, name)
+        monkeypatch.setattr(torch, name, lambda a, b, exact=exact: exact(a.bfloat16(), b.bfloat16()).float())
+
+
+def test_products_that_round_are_left(precision, rounding):
+    set_products("f32", torch.device("cpu"))
     assert precision() == "highest"
+
+
+def test_products_of_bf16(precision, rounding, images):
+    _, events = trained(2, *LENET, "--products", "bf16", "--data", images)
+    assert precision() == "medium" and events[0]["simulated_on"] == "CPU, products of bf16"
+
+
+def test_products_of_bf16_are_refused(precision, monkeypatch, images):
+    """Stands in for a processor that does not multiply it."""
+    for name in ("bmm", "mm"):
+        exact = getattr(torch, name)
+        monkeypatch.setattr(torch, name, lambda a, b, exact=exact: exact(a.double(), b.double()).float())
+    with pytest.raises(Refusal, match="--products: no products of bf16 are made here, take f32"):
+        trained(2, *LENET, "--products", "bf16", "--data", images)
 
 
 def test_low_rank():
@@ -350,7 +375,9 @@ def test_draws_are_those_of_the_trainer():
     ((*LENET, "--second-moment", "factored"), "--second-moment: goes with --optimizer adam, adamw, not with sgd"),
     ((*LENET, "--squares-every", 2), "--squares-every: goes with"), ((*LENET, "--precondition"), "--precondition: goes with"),
     (("--algorithm", "local", "--model", "lenet", "--rate-in-memory"), "--rate-in-memory: goes with --algorithm allgather"),
-    ((*LENET, "--beta1", 0.5), "--beta1: goes with"),
+    ((*LENET, "--beta1", 0.5), "--beta1: goes with"), ((*LENET, "--decay-at", 0.5), "--decay-at: goes with --schedule trapezoid"),
+    ((*LENET, "--schedule", "trapezoid"), "--decay-at: goes with --schedule trapezoid, which needs it"),
+    ((*LENET, "--schedule", "trapezoid", "--decay-at", 1), "--decay-at: 1 is not a share of the run, between 0 and 1"),
     ((*LENET, "--codec", "sign", "--policy", "* = sign"), "--codec: take one of --codec and --policy"),
     ((*LENET, "--steps", 0), "--steps: 0 is below 1"), (("--algorithm", "powersgd", "--model", "lenet", "--codec", "sign"), "--codec")])
 def test_what_is_refused(words, said):
@@ -364,7 +391,7 @@ def test_a_training_that_diverges(images):
 
 
 def series_of(folder, images, seeds=(1, 2), until=None):
-    options = types.SimpleNamespace(keep=str(folder), simulate=1, until=until, seeds=seeds, data=images, quick=False, hostfile=None)
+    options = types.SimpleNamespace(keep=str(folder), simulate=1, products="f32", until=until, seeds=seeds, data=images, quick=False, hostfile=None)
     words = ("--algorithm", "allgather", "--model", "lenet", "--batch", 2)
     rows = [Row("good", 2, 2, 2, words), Row("bad", 2, 2, 2, (*words, "--lr", 1e30))]
     return Series(options, rows).run_all()

@@ -39,6 +39,11 @@ TEST(Schedules, FallAsTheyAreNamed) {
   EXPECT_NEAR(schedule(2), 0.25 * (1 + std::sqrt(0.5)), 1e-12);
   EXPECT_GT(schedule(7), 0);
 
+  schedule.name = "trapezoid";
+  schedule.decay_at = {0.5};
+  const std::vector<double> falling = {0.5, 0.5, 0.5, 0.5, 0.5, 0.375, 0.25, 0.125};
+  for (std::uint32_t step = 0; step < 8; ++step) EXPECT_EQ(schedule(step), falling[step]) << step;
+
   schedule.name = "exponential";
   EXPECT_EQ(schedule(0), 0.5);
   EXPECT_EQ(schedule(1), 0.125);
@@ -71,7 +76,7 @@ TEST(SparsityWarmup, RaisesSharesToAQuarterOfTheOneBefore) {
 }
 
 TEST(Schedules, RiseWithEveryName) {
-  for (const char* name : {"constant", "cosine", "step", "exponential"}) {
+  for (const char* name : {"constant", "cosine", "trapezoid", "step", "exponential"}) {
     Schedule risen{.name = name, .rate = 1, .steps = 100, .decay = 0.5, .decay_at = {0.9}};
     Schedule rising = risen;
     rising.warmup = 4;

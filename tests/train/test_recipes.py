@@ -57,7 +57,9 @@ class OptionsTest(unittest.TestCase):
         for options, said in (
                 (("--schedule", "exponential"), "--schedule: exponential needs --decay X, the factor a step, e.g. 0.999"),
                 (("--decay", 0.5), "--decay: goes with --schedule step and exponential, not with cosine"),
-                (("--schedule", "constant", "--decay-at", "0.5"), "--decay-at: goes with --schedule step only, not with constant"),
+                (("--schedule", "constant", "--decay-at", "0.5"), "--decay-at: goes with --schedule step and trapezoid, not with constant"),
+                (("--schedule", "trapezoid"), "--decay-at: '0.5,0.75' is not one share of the run, from which on a trapezoid falls to 0"),
+                (("--schedule", "trapezoid", "--decay-at", "0.2", "--decay", 0.5), "--decay: goes with --schedule step and exponential"),
                 (("--schedule", "step", "--decay", 1), "--decay: '1' is not a number above 0 and below 1"),
                 (("--schedule", "step", "--decay-at", "0.5,2"), "--decay-at: '2' is not a share of the run, between 0 and 1"),
                 (("--schedule", "step", "--decay-at", "0.5,0.4"), "--decay-at: '0.4' is not above the share before it"),
@@ -84,6 +86,7 @@ class OptionsTest(unittest.TestCase):
     def test_values_that_are_right(self):
         for options in (("--schedule", "step"), ("--schedule", "step", "--decay", 0.2, "--decay-at", "0.3"),
                         ("--schedule", "exponential", "--decay", 0.999, "--warmup", 5), ("--epochs", 3),
+                        ("--schedule", "trapezoid", "--decay-at", "0.3"),
                         ("--augment", "crop"), ("--augment", "flip,crop", "--model", "logistic"),
                         ("--label-smoothing", 0.1, "--model", "transformer"), ("--test-batch", 7), ("--init", "a.safetensors")):
             with self.subTest(options=options):

@@ -177,12 +177,18 @@ void check_schedule(const CLI::App& app, Options& o) {
     throw CLI::ValidationError("--decay",
                                "goes with --schedule step and exponential, not with " + o.schedule);
   }
-  if (o.schedule != "step" && asks_for(app, "--decay-at")) {
+  const bool trapezoid = o.schedule == "trapezoid";
+  if (o.schedule != "step" && !trapezoid && asks_for(app, "--decay-at")) {
     throw CLI::ValidationError("--decay-at",
-                               "goes with --schedule step only, not with " + o.schedule);
+                               "goes with --schedule step and trapezoid, not with " + o.schedule);
   }
   try {
-    (void)parse_decay_at(o.decay_at);
+    const bool one = parse_decay_at(o.decay_at).size() == 1;
+    if (trapezoid && !one) {
+      throw std::runtime_error("'" + o.decay_at +
+                               "' is not one share of the run, from which on a trapezoid falls to "
+                               "0; write for example 0.5");
+    }
   } catch (const std::exception& e) {
     throw CLI::ValidationError("--decay-at", e.what());
   }

@@ -77,7 +77,7 @@ struct Options {
   std::string optimizer = "sgd";
   std::string schedule = "cosine";
   double decay = 0;  ///< factor of the schedules step and exponential; 0: not given
-  std::string decay_at = "0.5,0.75";  ///< shares of the run at which step multiplies by it
+  std::string decay_at = "0.5,0.75";  ///< shares of the run, of step and trapezoid
   std::uint32_t warmup = 0;           ///< steps over which the learning rate rises
   std::uint32_t steps = 800;          ///< with epochs, known once the data are
   std::uint32_t epochs = 0;  ///< passes over a worker's share; 0: --steps says how long the run is

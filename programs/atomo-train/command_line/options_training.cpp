@@ -96,16 +96,17 @@ void add_rate_options(CLI::App& app, Options& o, const char* group) {
       ->capture_default_str()
       ->group(group);
   app.add_option("--schedule", o.schedule,
-                 "of the learning rate; cosine ends at 0, step multiplies by --decay at each share "
-                 "of --decay-at, exponential at every step")
-      ->check(CLI::IsMember({"cosine", "constant", "step", "exponential"}))
+                 "of the learning rate; cosine ends at 0, trapezoid falls along a line from the "
+                 "share --decay-at to 0, step multiplies by --decay at each share of --decay-at, "
+                 "exponential at every step")
+      ->check(CLI::IsMember({"cosine", "constant", "trapezoid", "step", "exponential"}))
       ->capture_default_str()
       ->group(group);
   app.add_option("--decay", o.decay,
                  "factor of the schedules step (default: 0.1) and exponential (a step, e.g. 0.999)")
       ->check(factor())
       ->group(group);
-  app.add_option("--decay-at", o.decay_at, "shares of the run, of the schedule step")
+  app.add_option("--decay-at", o.decay_at, "shares of the run, of the schedule step, or the one of trapezoid")
       ->option_text("SHARES")
       ->capture_default_str()
       ->group(group);

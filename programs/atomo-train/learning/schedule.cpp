@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /// \file
-/// The four schedules of the learning rate are computed here: half a cosine that ends at 0, a
-/// constant, a constant that falls by a factor at shares of the run, and a power of the step. All
-/// of them begin with the same linear warm-up.
+/// The five schedules of the learning rate are computed here: half a cosine that ends at 0, a
+/// constant, a constant that falls along a line to 0 at the end, a constant that falls by a factor
+/// at shares of the run, and a power of the step. All of them begin with the same linear warm-up.
 
 #include "learning/schedule.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <sstream>
@@ -21,6 +22,10 @@ double Schedule::operator()(std::uint32_t step) const {
 double Schedule::left(std::uint32_t step) const {
   if (name == "cosine") return 0.5 * (1 + std::cos(std::numbers::pi * step / steps));
   if (name == "exponential") return std::pow(decay, step);
+  if (name == "trapezoid") {
+    const double falls_at = decay_at.front();
+    return std::min(1.0, (1 - static_cast<double>(step) / steps) / (1 - falls_at));
+  }
   double factor = 1;
   if (name == "step") {
     for (const double share : decay_at) {

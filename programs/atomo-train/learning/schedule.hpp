@@ -10,12 +10,13 @@
 namespace train {
 
 struct Schedule {
-  std::string name = "cosine";  ///< or constant, step, exponential
+  std::string name = "cosine";  ///< or constant, trapezoid, step, exponential
   double rate = 0.05;           ///< that the schedule begins with
   std::uint32_t warmup = 0;     ///< steps over which the rate rises from 0
   std::uint32_t steps = 1;      ///< of the whole run
   double decay = 1;  ///< the factor of `step` at each of its places, of `exponential` a step
-  std::vector<double> decay_at{};  ///< shares of the run, of `step`
+  /// Shares of the run: of `step`, or the one from which on `trapezoid` falls along a line to 0.
+  std::vector<double> decay_at{};
 
   /// Of a step, from 0 on. During the warm-up it is what the schedule says, times a share that
   /// rises.

@@ -62,6 +62,8 @@ def add_arm_options(parser, kinds, rates, steps=None, batch=None):
     parser.add_argument("--batch", type=int, default=batch, required=batch is None, help="of one worker")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--clip-norm", type=float, default=0, help="bound on the norm of every worker's gradient, of all arms (default: none)")
+    parser.add_argument("--decay-at", type=float, metavar="SHARE", help="of the run, from which on rates fall along a line to 0, of all "
+                        "arms (default: they fall along a cosine)")
     parser.add_argument("--tests", type=int, default=6, help="tests on the way, for the plot")
     add_simulation_options(parser)
 
@@ -192,6 +194,11 @@ def compare(options, arms, common, measure, text, title):
     """Trains the arms that were asked for and writes what came of them. `text`: what was trained, for a reader of the
     table. Returns the exit status, 1 where an arm failed at every rate."""
     report, arms = Report(options), chosen(options, arms)
+    if options.decay_at is None:
+        text += " Rates fall along a cosine."
+    else:
+        common = (*common, "--schedule", "trapezoid", "--decay-at", options.decay_at)
+        text += f" Rates stay until {options.decay_at:.3g} of the run and fall along a line to 0."
     if options.clip_norm:
         common = (*common, "--clip-norm", options.clip_norm)
         text += f" Every worker's gradient is clipped at a norm of {options.clip_norm:g}."

@@ -105,7 +105,7 @@ def rates(name):
 def main():
     options = arguments()
     text = (f"A transformer of 3.3 M parameters on CMake's manual, {options.workers} workers over an all-gather, batch "
-            f"{options.batch} each, {options.steps} steps, AdamW, rates cosine behind {options.steps // 6} steps of rising: "
+            f"{options.batch} each, {options.steps} steps, AdamW, rates that rise for {options.steps // 6} steps: "
             f"test bits a character.")
     if "demo" in options.arms:
         text += " demo steps along the sign, without AdamW."

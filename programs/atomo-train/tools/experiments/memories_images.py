@@ -45,7 +45,7 @@ def arms(options):
 def main():
     options = arguments()
     text = (f"{options.model} on Fashion-MNIST, {options.workers} workers over an all-gather, batch {options.batch} each, "
-            f"{options.steps} steps, SGD with momentum 0.9, rates cosine: test accuracy.")
+            f"{options.steps} steps, SGD with momentum 0.9: test accuracy.")
     if "dgc-topk" in options.arms:
         text += " dgc-topk has that momentum at the workers, in front of its codec."
     return compare(options, arms(options), common(options), "accuracy", text, f"{options.model}, {options.workers} workers")

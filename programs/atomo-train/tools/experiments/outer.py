@@ -72,7 +72,7 @@ def arms(options):
 def main():
     options = arguments()
     text = (f"A transformer of 3.3 M parameters on CMake's manual, {options.workers} workers, batch {options.batch} each, "
-            f"{options.steps} steps, rates of the local steps cosine behind {options.steps // 6} steps of rising: test bits a "
+            f"{options.steps} steps, rates of the local steps that rise for {options.steps // 6} steps: test bits a "
             f"character. The outer step is of Nesterov, rate 0.7 and momentum 0.9, for sparseloco and averages plain at rate 1. Bytes a step "
             f"are those of a round over its steps.")
     return compare(options, arms(options), common(options), "bits_per_character", text,

@@ -61,7 +61,7 @@ def arms(options):
 def main():
     options = arguments()
     text = (f"A transformer of 3.3 M parameters on CMake's manual, {options.workers} workers, batch {options.batch} each, "
-            f"{options.steps} steps of {INNER[options.inner]}, rates cosine behind {options.steps // 6} steps of rising: test "
+            f"{options.steps} steps of {INNER[options.inner]}, rates that rise for {options.steps // 6} steps: test "
             f"bits a character. Rounds of 1 send gradients, longer ones what their steps changed, of which all take the plain "
             f"average. Bytes a step are those of a round over its steps.")
     return compare(options, arms(options), common(options), "bits_per_character", text,

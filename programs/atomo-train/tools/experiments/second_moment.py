@@ -85,7 +85,7 @@ def arms(options):
 def main():
     options = arguments()
     text = (f"A transformer of 3.3 M parameters on CMake's manual, {options.workers} workers over an all-gather, batch "
-            f"{options.batch} each, {options.steps} steps, AdamW where nothing else is said, rates cosine behind {options.steps // 6} steps of rising, no "
+            f"{options.batch} each, {options.steps} steps, AdamW where nothing else is said, rates that rise for {options.steps // 6} steps, no "
             f"memory: test bits a character. Bytes count what is told of squares.")
     return compare(options, arms(options), common(options), "bits_per_character", text,
                    f"a transformer of 3.3 M parameters, {options.workers} workers")

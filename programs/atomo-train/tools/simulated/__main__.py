@@ -12,7 +12,7 @@ import traceback
 import torch
 
 from simulated import Refusal
-from simulated.training import Training, f32_as_it_is
+from simulated.training import Training
 
 
 def tell(event):
@@ -20,7 +20,6 @@ def tell(event):
 
 
 def main():
-    f32_as_it_is()
     for line in sys.stdin:
         job = json.loads(line)
         try:

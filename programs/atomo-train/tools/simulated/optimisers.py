@@ -18,20 +18,24 @@ LEAST_RATE = 1 / 1024  # of the highest, that a memory has
 
 
 def learning_rates(options):
-    """Half a cosine behind a linear rise (learning/schedule.cpp)."""
+    """The schedule behind a linear rise (learning/schedule.cpp)."""
     def rise(step):
         return (step + 1) / options.warmup if step < options.warmup else 1.0
 
-    return [rise(step) * options.lr * part for step, part in enumerate(_cosine(options.steps))]
+    return [rise(step) * options.lr * part for step, part in enumerate(_left(options))]
 
 
 def rates_in_memory(options):
     """What a memory has of each step's rate: its part of the highest one, as if it did not rise at first."""
-    return [max(part, LEAST_RATE) for part in _cosine(options.steps)]
+    return [max(part, LEAST_RATE) for part in _left(options)]
 
 
-def _cosine(steps):
-    return [0.5 * (1 + math.cos(math.pi * step / steps)) for step in range(steps)]
+def _left(options):
+    """What is left of the highest rate at each step: half a cosine, or a line from a share of the run on."""
+    passed = [step / options.steps for step in range(options.steps)]
+    if options.schedule == "trapezoid":
+        return [min(1.0, (1 - share) / (1 - options.decay_at)) for share in passed]
+    return [0.5 * (1 + math.cos(math.pi * share)) for share in passed]
 
 
 def columns(options):

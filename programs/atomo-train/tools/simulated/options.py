@@ -39,6 +39,8 @@ def _parser():
     add("--eval-every", type=int, default=0)
     add("--eval-samples", type=int, default=0)
     add("--lr", type=float, default=0.05)
+    add("--schedule", default="cosine", choices=("cosine", "trapezoid"))
+    add("--decay-at", type=float)  # one share of the run
     add("--warmup", type=int, default=0)
     add("--momentum", type=float, default=0.9)
     add("--weight-decay", type=float, default=0.0)
@@ -57,6 +59,7 @@ def _parser():
     add("--outer-momentum", type=float)
     add("--rank", type=int)
     add("--min-ratio", type=float)
+    add("--products", default="f32", choices=("f32", "bf16"))  # here alone, the trainer's are of f32
     return parser
 
 
@@ -92,6 +95,10 @@ def _check(options, given, workers):
         _refuse("clip_norm", f"{options.clip_norm:g} is not a bound from 0 on")
     if workers < 1:
         raise Refusal(f"{workers} workers are below 1")
+    if (options.schedule == "trapezoid") != (options.decay_at is not None):
+        _refuse("decay_at", "goes with --schedule trapezoid, which needs it")
+    if options.decay_at is not None and not 0 < options.decay_at < 1:
+        _refuse("decay_at", f"{options.decay_at:g} is not a share of the run, between 0 and 1")
     for name in sorted(given):
         algorithms = OWN.get(name, (options.algorithm,))
         if options.algorithm not in algorithms:
