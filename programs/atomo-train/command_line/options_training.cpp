@@ -106,7 +106,8 @@ void add_rate_options(CLI::App& app, Options& o, const char* group) {
                  "factor of the schedules step (default: 0.1) and exponential (a step, e.g. 0.999)")
       ->check(factor())
       ->group(group);
-  app.add_option("--decay-at", o.decay_at, "shares of the run, of the schedule step, or the one of trapezoid")
+  app.add_option("--decay-at", o.decay_at,
+                 "shares of the run, of the schedule step, or the one of trapezoid")
       ->option_text("SHARES")
       ->capture_default_str()
       ->group(group);
