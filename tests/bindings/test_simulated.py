@@ -22,7 +22,7 @@ from simulated.optimisers import (  # noqa: E402
     columns, first_moment_of, learning_rates, matrices, optimiser_of, orthogonalised, rates_in_memory)
 from simulated.options import parsed  # noqa: E402
 from simulated.second_moment import SquaresExchange, Told  # noqa: E402
-from simulated.training import Training, set_products  # noqa: E402
+from simulated.training import Training, f32_as_it_is  # noqa: E402
 
 CPU = torch.device("cpu")
 LENET = ("--algorithm", "allgather", "--model", "lenet", "--batch", 2, "--steps", 4)
@@ -297,7 +297,7 @@ def precision():
 
 @pytest.mark.parametrize("rows, inner, columns", [(1, 1, 1), (512, 256, 768), (512, 1024, 256), (64, 64, 64), (1000, 3, 17)])
 def test_products_are_of_f32(precision, rows, inner, columns):
-    set_products("f32", torch.device("cpu"))
+    f32_as_it_is()
     draws = torch.Generator().manual_seed(1)
     a, b = torch.randn(4, rows, inner, generator=draws), torch.randn(4, columns, inner, generator=draws).transpose(1, 2)
     error = torch.bmm(a, b).double() - torch.bmm(a.double(), b.double())
@@ -305,31 +305,12 @@ def test_products_are_of_f32(precision, rows, inner, columns):
     assert (error.abs() <= most).all()
 
 
-@pytest.fixture
-def rounding(monkeypatch):
-    """Stands in for a processor that multiplies bf16."""
-    for name in ("bmm", "mm"):
-        exact = getattr(torch, name)
-        monkeypatch.setattr(torch, name, lambda a, b, exact=exact: exact(a.bfloat16(), b.bfloat16()).float())
-
-
-def test_products_that_round_are_left(precision, rounding):
-    set_products("f32", torch.device("cpu"))
+def test_products_that_round_are_left(precision, monkeypatch):
+    """Stands in for a processor with tiles of bf16."""
+    exact = torch.bmm
+    monkeypatch.setattr(torch, "bmm", lambda a, b: exact(a.bfloat16(), b.bfloat16()).float())
+    f32_as_it_is()
     assert precision() == "highest"
-
-
-def test_products_of_bf16(precision, rounding, images):
-    _, events = trained(2, *LENET, "--products", "bf16", "--data", images)
-    assert precision() == "medium" and events[0]["simulated_on"] == "CPU, products of bf16"
-
-
-def test_products_of_bf16_are_refused(precision, monkeypatch, images):
-    """Stands in for a processor that does not multiply it."""
-    for name in ("bmm", "mm"):
-        exact = getattr(torch, name)
-        monkeypatch.setattr(torch, name, lambda a, b, exact=exact: exact(a.double(), b.double()).float())
-    with pytest.raises(Refusal, match="--products: no products of bf16 are made here, take f32"):
-        trained(2, *LENET, "--products", "bf16", "--data", images)
 
 
 def test_low_rank():
@@ -391,7 +372,7 @@ def test_a_training_that_diverges(images):
 
 
 def series_of(folder, images, seeds=(1, 2), until=None):
-    options = types.SimpleNamespace(keep=str(folder), simulate=1, products="f32", until=until, seeds=seeds, data=images, quick=False, hostfile=None)
+    options = types.SimpleNamespace(keep=str(folder), simulate=1, until=until, seeds=seeds, data=images, quick=False, hostfile=None)
     words = ("--algorithm", "allgather", "--model", "lenet", "--batch", 2)
     rows = [Row("good", 2, 2, 2, words), Row("bad", 2, 2, 2, (*words, "--lr", 1e30))]
     return Series(options, rows).run_all()

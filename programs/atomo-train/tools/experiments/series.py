@@ -73,8 +73,6 @@ def series_options(parser, name):
     options.out = options.out or str(folder / f"{name}-quick" if options.quick else ROOT / "bench/results" / name)
     if options.until is not None and not options.simulate:
         parser.error("--until goes with --simulate")
-    if options.products != "f32" and not options.simulate:
-        parser.error("--products goes with --simulate")
     if options.simulate:
         check_simulation(parser, options)
     else:
@@ -88,8 +86,6 @@ def add_simulation_options(parser):
                         "on a GPU where there is one: so many trainings at once, each of one process that simulates all workers")
     parser.add_argument("--until", type=float, metavar="SECONDS", help="with --simulate: begin no training later than so many "
                         "seconds from the start, and tell of those arms and rates of which all seeds have ended")
-    parser.add_argument("--products", default="f32", choices=("f32", "bf16"), help="with --simulate: what factors of matrix products "
-                        "are rounded to, on a processor that multiplies bf16 (default: f32)")
 
 
 def check_simulation(parser, options):
@@ -119,8 +115,7 @@ class Series:
 
     def arguments(self, row, seed):
         data = ["--data", self.options.data] if self.options.data else []
-        products = ["--products", self.options.products] if self.options.products != "f32" else []
-        return [*map(str, row.arguments), "--steps", str(row.steps), "--seed", str(seed), *data, *products]
+        return [*map(str, row.arguments), "--steps", str(row.steps), "--seed", str(seed), *data]
 
     def file(self, row, seed):
         """Of the training, by the program and all of its arguments."""

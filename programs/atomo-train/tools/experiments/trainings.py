@@ -36,7 +36,7 @@ def shown_end(measure, end):
 def add_trainer_options(parser):
     parser.add_argument("--trainer", default=TRAINER)
     parser.add_argument("--data", help="as the trainer has it; its own default when left out")
-    parser.set_defaults(simulate=0, until=None, products="f32")  # where nothing offers to simulate
+    parser.set_defaults(simulate=0, until=None)  # where nothing offers to simulate
 
 
 def check_trainer(parser, options):

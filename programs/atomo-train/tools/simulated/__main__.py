@@ -12,7 +12,7 @@ import traceback
 import torch
 
 from simulated import Refusal
-from simulated.training import Training
+from simulated.training import Training, f32_as_it_is
 
 
 def tell(event):
@@ -20,6 +20,7 @@ def tell(event):
 
 
 def main():
+    f32_as_it_is()
     for line in sys.stdin:
         job = json.loads(line)
         try:

@@ -59,7 +59,6 @@ def _parser():
     add("--outer-momentum", type=float)
     add("--rank", type=int)
     add("--min-ratio", type=float)
-    add("--products", default="f32", choices=("f32", "bf16"))  # here alone, the trainer's are of f32
     return parser
 
 

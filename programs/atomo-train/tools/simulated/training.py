@@ -17,30 +17,21 @@ def device_here():
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def name_of(device, products):
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    return name if products == "f32" else f"{name}, products of {products}"
+def name_of(device):
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
-def _rounds():
-    """Whether products of f32 are rounded to fewer bits on the way, as bf16 is on a processor that multiplies it."""
-    x = torch.full((2, 256, 256), 1 + 2 ** -12)
-    return min(torch.bmm(x, x).min(), torch.mm(x[0], x[0]).min()) < 256 * (1 + 2 ** -12)
-
-
-def set_products(kind, device):
-    """`kind`: f32, of which nothing is rounded on the way, or bf16, which not every processor multiplies."""
+def f32_as_it_is():
+    """Products of f32 are not rounded to fewer bits on the way."""
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    if device.type == "cpu":
+    if not torch.cuda.is_available():
         # Allows bf16, which oneDNN uses where the processor has tiles of it, and else products of f32 by oneDNN in place of MKL:
         # twice as fast where the processor isn't Intel's.
         torch.set_float32_matmul_precision("medium")
-    rounds = device.type == "cpu" and _rounds()
-    if kind == "bf16" and not rounds:
-        raise Refusal("--products: no products of bf16 are made here, take f32")
-    if kind == "f32" and rounds:
-        torch.set_float32_matmul_precision("highest")
+        x = torch.full((2, 256, 256), 1 + 2 ** -12)
+        if min(torch.bmm(x, x).min(), torch.mm(x[0], x[0]).min()) < 256 * (1 + 2 ** -12):
+            torch.set_float32_matmul_precision("highest")
 
 
 class Training:
@@ -48,7 +39,6 @@ class Training:
         """`tell`: called with each event. Raises `Refusal`."""
         self.options, self.tell, self.device = parsed(words, workers), tell, device_here()
         options = self.options
-        set_products(options.products, self.device)
         self.data = data_of(options.model, options.data, self.device)
         try:
             order = order_of(self.data.samples("training"), options.steps, workers, options.batch, options.seed)
@@ -64,7 +54,7 @@ class Training:
         options, parameters = self.options, self.fleet.weights.shape[1]
         self.tell({"event": "start", "algorithm": options.algorithm, "model": options.model, "codec": self._codec(),
                    "measure": self.data.measure, "parameters": parameters, "workers": options.workers, "seed": options.seed,
-                   "simulated_on": name_of(self.device, options.products)})
+                   "simulated_on": name_of(self.device)})
         done, tested = 0, {}
         while done < options.steps:
             began = time.monotonic()
