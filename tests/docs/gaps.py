@@ -20,6 +20,7 @@ NONE = ("uncompressed", "")
 # Tables of bytes a step and gaps: where they are, and what they are of.
 OTHER_GAPS = {r"^## Clipped gradients\n(.*?)^## ": ("memories-300-steps-clipped.json", "memories-300-steps-clipped-demo-factored.json",
                                                    "memories-300-steps-clipped-rates.json"),
+              r"^## Rates that stay high\n(.*?)^## ": ("memories-300-steps-trapezoid.json",),
               r"^### From half a bit to a sixteenth\n(.*?)^### ": ("second-moment-bits.json",)}
 SUMMARY = r"^## At a glance\n(.*?)^## "
 LOCAL_SECTION = r"^## Local steps\n(.*)"

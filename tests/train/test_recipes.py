@@ -198,10 +198,10 @@ class RecipesTest(unittest.TestCase):
         plain = self.losses()
         for options, first in ((("--augment", "crop"), 0), (("--augment", "flip"), 0), (("--label-smoothing", 0.2), 0),
                                (("--schedule", "exponential", "--decay", 0.5), 2), (("--schedule", "constant"), 2),
-                               (("--schedule", "step", "--decay-at", "0.3"), 3)):
+                               (("--schedule", "step", "--decay-at", "0.3"), 3), (("--schedule", "trapezoid", "--decay-at", "0.3"), 3)):
             with self.subTest(options=options):
                 changed = self.losses(*options)
-                base = self.losses("--schedule", "constant") if "step" in options else plain
+                base = self.losses("--schedule", "constant") if "--decay-at" in options else plain
                 self.assertEqual([a == b for a, b in zip(changed, base, strict=True)].index(False), first)
 
     def losses(self, *options):
