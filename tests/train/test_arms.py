@@ -135,14 +135,19 @@ class ArmsTest(unittest.TestCase):
                 self.assertRegex(arm.codec(), f"^{spec}$" if "--codec" in arm.arguments else
                                  f"^([a-z*.]+ = {spec}(; |$))+$" if "--policy" in arm.arguments else "^--algorithm powersgd ")
 
-    def test_clipping_is_of_all_arms(self):
-        with mock.patch("experiments.arms.Series", side_effect=InterruptedError) as series, self.assertRaises(InterruptedError):
-            with mock.patch.object(sys, "argv", ["second_moment", "--trainer", TRAINER, "--arms", "uncompressed", "own", "--clip-norm", "2"]):
-                second_moment.main()
-        trained = series.call_args.args[1]
-        self.assertEqual(len(trained), 6)
-        for row in trained:
-            self.assertEqual(by_option(row.arguments)["--clip-norm"], [2.0], row.name)
+    def test_options_of_all_arms(self):
+        for words, said in ((("--clip-norm", "2"), {"--clip-norm": [2.0]}),
+                            (("--decay-at", "0.5"), {"--schedule": ["trapezoid"], "--decay-at": [0.5]})):
+            with mock.patch("experiments.arms.Series", side_effect=InterruptedError) as series, self.assertRaises(InterruptedError):
+                with mock.patch.object(sys, "argv", ["second_moment", "--trainer", TRAINER, "--arms", "uncompressed", "own", *words]):
+                    second_moment.main()
+            trained = series.call_args.args[1]
+            self.assertEqual(len(trained), 6)
+            for row in trained:
+                given = by_option(row.arguments)
+                self.assertEqual({name: given.get(name) for name in said}, said, row.name)
+                done = subprocess.run([TRAINER, "--check", "--steps", str(row.steps), *map(str, row.arguments)], capture_output=True, text=True)
+                self.assertEqual(done.returncode, 0, f"{row.name}: {done.stderr}")
 
     def test_the_trainer_accepts(self):
         for experiment, words in EXPERIMENTS:
