@@ -32,10 +32,9 @@ def rates_in_memory(options):
 
 def _left(options):
     """What is left of the highest rate at each step: half a cosine, or a line from a share of the run on."""
-    passed = [step / options.steps for step in range(options.steps)]
     if options.schedule == "trapezoid":
-        return [min(1.0, (1 - share) / (1 - options.decay_at)) for share in passed]
-    return [0.5 * (1 + math.cos(math.pi * share)) for share in passed]
+        return [min(1.0, (1 - step / options.steps) / (1 - options.decay_at)) for step in range(options.steps)]
+    return [0.5 * (1 + math.cos(math.pi * step / options.steps)) for step in range(options.steps)]
 
 
 def columns(options):
