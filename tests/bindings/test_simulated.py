@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "programs/atomo-train/tools"))
 
 import atomo  # noqa: E402
+from experiments.noise_by_layer import Costs, layer_of  # noqa: E402
 from experiments.series import NOT_TRAINED, Row, Series  # noqa: E402 (found by the line above)
 from simulated import Refusal, draws  # noqa: E402
 from simulated.low_rank import LowRank, orthonormal  # noqa: E402
@@ -286,6 +287,37 @@ def test_local_steps(images):
     first = Training(2, [*local, "--local-steps", 4], lambda event: None).fleet.weights[0]
     # The first outer step is 0.7 (1 + 0.9) times as long.
     assert torch.allclose(nesterov.fleet.weights[0] - first, 1.33 * (averaged.fleet.weights[0] - first), rtol=1e-3, atol=1e-6)
+
+
+def test_noise_by_layer(images, monkeypatch):
+    """A layer's cost is the score with its decoded mean in the exact one, less that without; the training is the same."""
+    words = ("--algorithm", "local", "--model", "lenet", "--batch", 2, "--steps", 3, "--local-steps", 2, "--lr", 0.02, "--data", images,
+             "--policy", "conv*.weight = atomo:bits=0.5; * = identity:dtype=f32")
+    plain, _ = trained(2, *words)
+    training, scored, agreed = Training(2, words, lambda event: None), [], []
+    costs = training.algorithm.outer = Costs(training, 7, types.SimpleNamespace(update=lambda text: None))
+    before, first = costs.outer.step, training.fleet.weights[0].clone()
+    monkeypatch.setattr(costs.outer, "step", lambda *given: (agreed.append(given[1][0].clone()), before(*given)))
+
+    def score(samples):
+        assert samples in (7, 30)  # those asked for; all of them at the end
+        scored.append(training.fleet.weights[0].clone())
+        return [float((scored[-1] - first).square().sum()), 0.0]
+    monkeypatch.setattr(training, "score", score)
+    training.run()
+    assert torch.equal(training.fleet.weights, plain.fleet.weights)
+    assert len(costs.of_rounds) == 2
+    layers = [row["layer"] for row in costs.of_rounds[0]["layers"]]
+    assert layers == ["all layers", "conv1", "conv2", "fc1", "fc2"]
+    exact, *parts = scored[:6]
+    views = [training.fleet.views(weights[None]) for weights in (exact, first - agreed[0])]
+    for layer, row, weights in zip(layers, costs.of_rounds[0]["layers"], parts):
+        expected = torch.cat([views[layer in ("all layers", layer_of(name))][name].flatten() for name in training.fleet.layers])
+        assert torch.allclose(weights, expected, atol=1e-7)
+        assert row["cost"] == pytest.approx(float((weights - first).square().sum() - (exact - first).square().sum()), abs=1e-9)
+        assert (row["energy_of_noise"] > 0.1 * row["energy_of_mean"]) == (layer in ("all layers", "conv1", "conv2"))
+        assert (row["cost"] != 0) == (layer in ("all layers", "conv1", "conv2"))
+    assert sum(row["entries"] for row in costs.of_rounds[0]["layers"]) == 2 * PARAMETERS
 
 
 @pytest.fixture

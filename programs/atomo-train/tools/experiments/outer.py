@@ -7,7 +7,9 @@ the outer momentum (arXiv 2508.15706, algorithm 1). ef-atomo keeps atoms by thei
 average and atomo-average step to the plain average, as sparseloco does: of f32, and of atomo's messages of as many bytes;
 average-in-bits does so with as many bits as atomo, eden-in-bits and trellis-in-bits with rotated blocks (docs/catalogue.md).
 eden-in-bits has so many bits in matrices and one bit of atomo's in vectors; trellis-in-bits has so many in matrices that Muon
-steps, and .45 of atomo's in all that AdamW does: tables and vectors.
+steps, and .45 of atomo's in all that AdamW does: tables and vectors. first-block-in-bits has as many, but gives them where noise
+costs most: five times as many an entry to what joins the heads of the first block, two and a half to its queries, keys and
+values, one and a quarter to its perceptron, and five sevenths to the other blocks.
 ef-average and decay-average do so with a memory, whole or decaying as sparseloco's does; dgc has DiLoCo's momentum at the
 workers, in front of the codec and masked (arXiv 1712.01887, section 3), and a plain step at DiLoCo's rate behind it.
 """
@@ -27,15 +29,27 @@ NEAREST = "atomo:bits=0.148,content=nearest"  # as many bytes as sparseloco's
 VECTORS = "*.bias = atomo:bits=1; *norm*.weight = atomo:bits=1"
 # Matrices that Muon steps, by a codec of its own.
 MATRICES = "*norm*.weight = atomo:bits=0.45; blocks.*.weight = {}; * = atomo:bits=0.45"
+# Times as many bits an entry of what Muon steps; the first pattern that matches counts.
+MORE_TO_THE_FIRST = {"blocks.0.attended.weight": 5, "blocks.0.qkv.weight": 2.5, "blocks.0.*.weight": 1.25, "blocks.*.weight": 5 / 7}
+
+
+def first_block(bits):
+    """A policy. From one bit on a trellis has whole ones, up to four."""
+    shares = {pattern: times * bits for pattern, times in MORE_TO_THE_FIRST.items()}
+    rules = (f"{pattern} = trellis:bits={share if share < 1 else min(round(share), 4):.4g},states=4096" for pattern, share in shares.items())
+    return f"*norm*.weight = atomo:bits=0.45; {'; '.join(rules)}; * = atomo:bits=0.45"
+
+
 # Outer optimiser and codec, or a policy; those of AT_BITS get so many bits a parameter.
 FIXED = {"diloco": (NESTEROV, UNCOMPRESSED), "average": (PLAIN, UNCOMPRESSED),
          "sparseloco": (PLAIN, "ef:decay=0.95+topk:chunk=4096,k=64,values=2"), "atomo-average": (PLAIN, "atomo:bits=0.148"),
          "ef-average": (PLAIN, f"ef+{NEAREST}"), "decay-average": (PLAIN, f"ef:decay=0.95+{NEAREST}"),
          "dgc": (WITHOUT_MOMENTUM, f"dgc:momentum=0.9+{NEAREST}")}
-AT_BITS = {"atomo": (NESTEROV, "--codec", "atomo:bits={:g}"), "average-in-bits": (PLAIN, "--codec", "atomo:bits={:g}"),
-           "eden-in-bits": (PLAIN, "--policy", f"{VECTORS}; * = eden:bits={{:g}}"),
-           "trellis-in-bits": (PLAIN, "--policy", MATRICES.format("trellis:bits={:g},states=4096")),
-           "ef-atomo": (NESTEROV, "--codec", "ef+atomo:bits={:g},content=nearest")}
+AT_BITS = {"atomo": (NESTEROV, "--codec", "atomo:bits={:g}".format), "average-in-bits": (PLAIN, "--codec", "atomo:bits={:g}".format),
+           "eden-in-bits": (PLAIN, "--policy", f"{VECTORS}; * = eden:bits={{:g}}".format),
+           "trellis-in-bits": (PLAIN, "--policy", MATRICES.format("trellis:bits={:g},states=4096").format),
+           "first-block-in-bits": (PLAIN, "--policy", first_block),
+           "ef-atomo": (NESTEROV, "--codec", "ef+atomo:bits={:g},content=nearest".format)}
 
 
 def arguments():
@@ -64,7 +78,7 @@ def arms(options):
             local = ("--optimizer", inner, "--local-steps", length)
             found += [Arm(kind, (*local, *outer, "--codec", codec), RATES, setting)
                       for kind, (outer, codec) in FIXED.items()]
-            found += [Arm(kind, (*local, *outer, option, text.format(bits)), RATES, setting, f"{bits:g} bits")
+            found += [Arm(kind, (*local, *outer, option, text(bits)), RATES, setting, f"{bits:g} bits")
                       for bits in options.bits for kind, (outer, option, text) in AT_BITS.items()]
     return found
 

@@ -88,16 +88,20 @@ class Training:
             raise Refusal(f"the loss at step {step} is {float(self.algorithm.losses[step].mean())}: the training diverged; lower "
                           "--lr or take a codec with less error")
 
-    def _test(self, done):
-        samples = self.data.samples("test")
-        if self.options.eval_samples and done < self.options.steps:
-            samples = min(samples, self.options.eval_samples)
+    def score(self, samples):
+        """The measure and the loss of so many samples of the test, with the fleet's weights. Waits."""
         totals, predictions = torch.zeros(2, dtype=torch.float64, device=self.device), 0
         for which in torch.arange(samples, device=self.device).split(self.data.test_batch):
             inputs, targets = self.data.gather("test", which)
             totals += torch.stack(self.data.score(self.fleet.predict(inputs), targets.flatten()))
             predictions += targets.numel()
-        score, loss = (totals / predictions).tolist()
+        return (totals / predictions).tolist()
+
+    def _test(self, done):
+        samples = self.data.samples("test")
+        if self.options.eval_samples and done < self.options.steps:
+            samples = min(samples, self.options.eval_samples)
+        score, loss = self.score(samples)
         tested = {self.data.measure: score, "loss": loss}
         self.tell({"event": "evaluation", "steps": done, **tested, "sent_bytes_per_worker": self.sent / self.options.workers,
                    "seconds": self._seconds()})
