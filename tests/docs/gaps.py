@@ -25,6 +25,7 @@ OTHER_GAPS = {r"^## Clipped gradients\n(.*?)^## ": ("memories-300-steps-clipped.
 SUMMARY = r"^## At a glance\n(.*?)^## "
 LOCAL_SECTION = r"^## Local steps\n(.*)"
 # Tables of local steps: files that they are of, rows and their arms, and the inner optimiser. Those of BEST have the best rates.
+ROTATED = "outer-muon-rotated.json outer-muon-trellis.json outer-muon-first-block.json"
 DILOCO = {"DiLoCo, uncompressed": "diloco"}
 LOCAL_TABLES = [
     ("outer-rates-simulated.json",
@@ -39,11 +40,12 @@ LOCAL_TABLES = [
     ("outer-muon-rates-simulated.json",
      {"DiLoCo with Muon, uncompressed": "diloco", "plain average with Muon, uncompressed": "average",
       "plain average with Muon, `atomo:bits=0.148`": "atomo-average", "SparseLoCo with Muon": "sparseloco"}, "muon"),
-    ("outer-muon-rotated.json outer-muon-trellis.json",
-     {"`eden:bits=0.21`": "eden-in-bits, 0.21 bits", "`trellis:bits=0.2,states=4096`": "trellis-in-bits, 0.2 bits"}, "muon"),
+    (ROTATED,
+     {"`eden:bits=0.21`": "eden-in-bits, 0.21 bits", "`trellis:bits=0.2,states=4096`": "trellis-in-bits, 0.2 bits",
+      "`trellis:bits=0.126,states=4096` in the mean, more for the first block": "first-block-in-bits, 0.126 bits"}, "muon"),
 ]
 BEST = ("outer-rates-simulated.json", "outer-memories.json", "outer-muon-rates-simulated.json",
-        "outer-muon-rotated.json outer-muon-trellis.json")
+        ROTATED)
 OTHERS_SECTION, OTHERS = r"^## Adafactor and Muon\n(.*?)^## ", "second-moment-others.json"
 ROUNDS, ROTATED_ROUNDS = "rounds-muon-300-steps.json", "rounds-muon-trellis-300-steps.json"
 IN_ROUNDS = r"rounds of two end at (\S+ ± \S+) at 1/128 and at (\S+ ± \S+) at 1/256, (\S+) and (\S+) behind"
@@ -266,6 +268,7 @@ PLANTED = {
     "a score of Muon's rounds of 100": ("| 2.840 ± 0.053 (.004) |", "| 2.804 ± 0.053 (.004) |"),
     "a lost row of Muon's local steps": ("| SparseLoCo with Muon |", "| SparseLoCo |"),
     "a score of rotated blocks": ("| .218 | 1.949 ± 0.007 (.004) |", "| .218 | 1.994 ± 0.007 (.004) |"),
+    "a score with more bits for the first block": ("| .148 | 1.908 ± 0.017 (.004) |", "| .148 | 1.899 ± 0.017 (.004) |"),
     "a score along a trellis": ("| 2.143 ± 0.007 (.004) |", "| 2.134 ± 0.007 (.004) |"),
     "a lost row of local steps": ("| plain average, uncompressed |", "| plain average |"),
     "a gap of clipped gradients": ("2.501 ± 0.016 | .032", "2.501 ± 0.016 | .023"),
