@@ -133,7 +133,7 @@ class ArmsTest(unittest.TestCase):
                 self.assertLessEqual(set(by_option(arm.arguments)), known)
                 spec = f"{STAGE}([+]{STAGE})?"
                 self.assertRegex(arm.codec(), f"^{spec}$" if "--codec" in arm.arguments else
-                                 f"^([a-z*.]+ = {spec}(; |$))+$" if "--policy" in arm.arguments else "^--algorithm powersgd ")
+                                 f"^([a-z0-9*.]+ = {spec}(; |$))+$" if "--policy" in arm.arguments else "^--algorithm powersgd ")
 
     def test_options_of_all_arms(self):
         for words, said in ((("--clip-norm", "2"), {"--clip-norm": [2.0]}),
