@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# Sourced by the commands here. Runs Python programs in tools/, with the distribution's Python, which has matplotlib.
+# Sourced by the commands here. Runs Python programs in tools/, with the Python that ATOMO_PYTHON names, or the distribution's,
+# which has matplotlib.
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 reproduce=$repository/programs/atomo-train/reproduce
-python=/usr/bin/python3
-[ -x "$python" ] || python=python3
+python=${ATOMO_PYTHON:-/usr/bin/python3}
+[ -x "$python" ] || [ -n "${ATOMO_PYTHON:-}" ] || python=python3
 
 # experiment NAME OPTION...: experiments/NAME.py
 experiment() {

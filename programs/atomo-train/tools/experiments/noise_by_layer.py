@@ -113,17 +113,22 @@ def plot(rounds, title):
 
 def main():
     options = arguments()
-    from simulated.training import Training, f32_as_it_is, name_of
+    import atomo
+    from simulated.training import Refusal, Training, f32_as_it_is, name_of
     f32_as_it_is()
     report, ends = Report(options), []
     words = ("--algorithm", "local", "--model", "transformer", "--optimizer", options.inner, "--local-steps", options.local_steps,
              "--outer-optimizer", "sgd", "--outer-lr", 1, "--policy", options.policy, "--lr", options.lr, "--batch", options.batch,
              "--steps", options.steps, "--warmup", options.steps // 6, "--seed", options.seed,
              *(("--data", options.data) if options.data else ()))
-    training = Training(options.workers, words, ends.append)
     line = LiveLine("noise by layer")
-    costs = training.algorithm.outer = Costs(training, options.samples, line)
-    training.run()
+    try:
+        training = Training(options.workers, words, ends.append)
+        costs = training.algorithm.outer = Costs(training, options.samples, line)
+        training.run()
+    except (Refusal, atomo.Error) as error:
+        line.finish(f"failed: {error}")
+        return 1
     end = ends[-1]
     line.finish(f"test bits a character {end['bits_per_character']:.3f}, {end['bytes_per_step']:.0f} bytes a step")
     text = (f"What noise costs, bits a character of {costs.samples:,} test samples, at the end of each round of {options.local_steps} "

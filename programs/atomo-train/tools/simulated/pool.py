@@ -22,7 +22,8 @@ def check(parser):
     """Ends the program where nothing could be trained."""
     for name, where in (("torch", "PyTorch"), ("atomo", "atomo's Python package")):
         if importlib.util.find_spec(name) is None:
-            parser.error(f"--simulate trains with {where}, which {sys.executable} does not find")
+            parser.error(f"simulated trainings need {where}, which {sys.executable} does not find: put ATOMO_PYTHON=build/venv/bin/python, or "
+                         "another Python that has it, in front of the command")
 
 
 def program():
