@@ -44,8 +44,7 @@ LOCAL_TABLES = [
      {"`eden:bits=0.21`": "eden-in-bits, 0.21 bits", "`trellis:bits=0.2,states=4096`": "trellis-in-bits, 0.2 bits",
       "`trellis:bits=0.126,states=4096` in the mean, more for the first block": "first-block-in-bits, 0.126 bits"}, "muon"),
 ]
-BEST = ("outer-rates-simulated.json", "outer-memories.json", "outer-muon-rates-simulated.json",
-        ROTATED)
+BEST = ("outer-rates-simulated.json", "outer-memories.json", "outer-muon-rates-simulated.json", ROTATED)
 OTHERS_SECTION, OTHERS = r"^## Adafactor and Muon\n(.*?)^## ", "second-moment-others.json"
 ROUNDS, ROTATED_ROUNDS = "rounds-muon-300-steps.json", "rounds-muon-trellis-300-steps.json"
 IN_ROUNDS = r"rounds of two end at (\S+ ± \S+) at 1/128 and at (\S+ ± \S+) at 1/256, (\S+) and (\S+) behind"
