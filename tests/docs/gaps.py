@@ -49,6 +49,11 @@ OTHERS_SECTION, OTHERS = r"^## Adafactor and Muon\n(.*?)^## ", "second-moment-ot
 ROUNDS, ROTATED_ROUNDS = "rounds-muon-300-steps.json", "rounds-muon-trellis-300-steps.json"
 IN_ROUNDS = r"rounds of two end at (\S+ ± \S+) at 1/128 and at (\S+ ± \S+) at 1/256, (\S+) and (\S+) behind"
 IN_ROTATED_ROUNDS = r"In rotated blocks rounds of two end at (\S+ ± \S+) at 1/256, (\S+) behind"
+# What noise costs, a round a column: the rows, and the layers that each adds up.
+NOISE_SECTION, NOISE = r"^### Where noise costs\n(.*?)^### ", "noise-by-layer.json"
+NOISE_ROWS = {"`blocks.0.qkv`": r"blocks\.0\.qkv", "`blocks.0.attended`": r"blocks\.0\.attended", "`blocks.0.mlp1`, `mlp2`": r"blocks\.0\.mlp.",
+              "the other three blocks": r"blocks\.[123]\..*", "`positions`, `characters`, norms": "positions|characters|all norms",
+              "`head`": "head", "all at once": "all layers"}
 # The table of both second moments: where its trainings are, and the arms of its rows; a cell is the best of three seeds.
 MOMENTS_SECTION = r"^### Adam's own second moment and the factored one\n(.*?)^##"
 MOMENTS = ("memories-300-steps-simulated.json", "memories-300-steps-rates.json", "second-moment-bits.json")
@@ -194,6 +199,22 @@ def wrong_moments(text, results):
                     yield f"{row['']}, 1/{size}, {moment}: {row.get(f'1/{size}, {moment}')}, the trainings have {true}"
 
 
+def wrong_noise(text, results):
+    section = re.search(NOISE_SECTION, text, re.MULTILINE | re.DOTALL)
+    rows = next(tables_of(section[1]), []) if section else []
+    if [row["layers"] for row in rows] != list(NOISE_ROWS):
+        yield f"the table of what noise costs has the rows {[row['layers'] for row in rows]}"
+        return
+    rounds = [each["layers"] for each in json.loads((results / NOISE).read_text())["rounds"]]
+    for row in rows:
+        of = [[layer for layer in layers if re.fullmatch(NOISE_ROWS[row["layers"]], layer["layer"])] for layers in rounds]
+        noise, mean = (sum(layer[energy] for layers in of for layer in layers) for energy in ("energy_of_noise", "energy_of_mean"))
+        costs = (short(round(sum(layer["cost"] for layer in layers), 3) + 0.0) for layers in of)
+        true = [row["layers"], f"{sum(layer['entries'] for layer in of[0]):,}", f"{noise / mean:.2f}", *costs]
+        if list(row.values()) != true:
+            yield f"what noise costs: {list(row.values())}, the training has {true}"
+
+
 def wrong_summary(text):
     summary = re.search(SUMMARY, text, re.MULTILINE | re.DOTALL)
     if not summary:
@@ -243,7 +264,8 @@ def untrue(text, results):
     for pattern, names in OTHER_GAPS.items():
         wrong += wrong_gaps(text, pattern, Trainings(*(results / name for name in names)))
     return [*wrong, *wrong_local_rows(text, results),
-            *wrong_others(text, others), *wrong_rounds(text, results, others), *wrong_moments(text, results), *wrong_summary(text)]
+            *wrong_others(text, others), *wrong_rounds(text, results, others), *wrong_moments(text, results),
+            *wrong_noise(text, results), *wrong_summary(text)]
 
 
 PLANTED = {
@@ -284,6 +306,8 @@ PLANTED = {
     "a gap of the summary": ("#units-of-the-second-moment) | .048", "#units-of-the-second-moment) | .084"),
     "a score of a factored moment": ("| 2.689 ± 0.023 (.002) |", "| 2.698 ± 0.023 (.002) |"),
     "a lost row of both moments": ("| DeMo's messages | 3.015", "| DeMo | 3.015"),
+    "what a layer's noise costs": ("| .007 | .050 | .052 |", "| .007 | .050 | .025 |"),
+    "a lost row of what noise costs": ("| `head` | 65,792", "| the head | 65,792"),
     "a figure of the summary": ("| 2.682 ± 0.026, the same", "| 2.628 ± 0.026, the same"),
 }
 

@@ -28,7 +28,7 @@ def arguments():
     add("--batch", type=int, default=8, help="of one worker")
     add("--workers", type=int, default=4)
     add("--seed", type=int, default=1)
-    add("--samples", type=int, default=1000, help="of the test, for each cost")
+    add("--samples", type=int, default=500, help="of the test, for each cost")
     add("--data", default="", help="as the trainer has it; its own default when left out")
     add("--quick", action="store_true", help="a few steps, to see that it works")
     add("--out", help="written: OUT.json, OUT.md and OUT.png (default: bench/results/noise-by-layer, with --quick "
@@ -38,7 +38,8 @@ def arguments():
         parser.error(f"--samples: {options.samples} is below 1")
     if options.quick:
         options.local_steps, options.steps, options.batch, options.workers, options.samples = 1, 2, 2, 2, 8
-    options.out = options.out or str(ROOT / ("build/reproduce/noise-by-layer-quick" if options.quick else "bench/results/noise-by-layer"))
+    name = "build/reproduce/noise-by-layer-quick" if options.quick else "bench/results/noise-by-layer"
+    options.out = options.out or str(ROOT / name)
     pool.check(parser)
     return options
 

@@ -35,8 +35,10 @@ MORE_TO_THE_FIRST = {"blocks.0.attended.weight": 5, "blocks.0.qkv.weight": 2.5, 
 
 def first_block(bits):
     """A policy. From one bit on a trellis has whole ones, up to four."""
-    shares = {pattern: times * bits for pattern, times in MORE_TO_THE_FIRST.items()}
-    rules = (f"{pattern} = trellis:bits={share if share < 1 else min(round(share), 4):.4g},states=4096" for pattern, share in shares.items())
+    def of(share):
+        return share if share < 1 else min(round(share), 4)
+
+    rules = (f"{pattern} = trellis:bits={of(times * bits):.4g},states=4096" for pattern, times in MORE_TO_THE_FIRST.items())
     return f"*norm*.weight = atomo:bits=0.45; {'; '.join(rules)}; * = atomo:bits=0.45"
 
 
