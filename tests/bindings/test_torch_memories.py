@@ -252,12 +252,12 @@ def test_squares_are_of_gradients_without_their_rate(world, way, precondition):
 
 
 @pytest.mark.parametrize("rate, says", [
-    (-1.0, "rate_in_memory is -1: a part of the highest learning rate is expected"), (math.inf, "rate_in_memory is inf: a part"),
-    (lambda: math.nan, "rate_in_memory is nan: a part"), (math.nan, "no pickle holds: set state.rate_in_memory")])
+    (-1.0, "rate_in_memory is -1.0: a part of the highest learning rate, from 0 to 1, is expected"),
+    (math.inf, "rate_in_memory is inf: a part"), (lambda: math.nan, "rate_in_memory is nan: a part"), (math.nan, "rate_in_memory is nan: a part")])
 def test_a_rate_that_is_none(rate, says):
-    state = atomo.torch.DDPState({"a": torch.nn.Parameter(torch.zeros(50))}, "ef+topk:keep=5", rate_in_memory=rate)
     with pytest.raises(atomo.Error, match=says):
-        state._rate_now()
+        state = atomo.torch.DDPState({"a": torch.nn.Parameter(torch.zeros(50))}, "ef+topk:keep=5", rate_in_memory=rate)
+        state._rate_now()  # a function is asked in a step
 
 
 def test_a_function_that_says_the_rate_is_not_pickled():

@@ -38,9 +38,10 @@ class NumbersTest(unittest.TestCase):
             for value in (-1, -(2**64 - 1)):
                 with self.subTest(option=option, value=value):
                     self.assertRegex(check(f"{option}={value}"), rf"^atomo-train: {option}: .*{value}.*\n$")
-        said = "--seed: '-1' is not a whole number from 0 on"
-        self.assertIn(said, check("--seed", -1))
-        self.assertIn(said, check("--job", write("seed.toml", "seed = -1\n")))
+        said = "--seed: '{}' is not a whole number from 0 to 18446744073709551615"
+        self.assertIn(said.format(-1), check("--seed", -1))
+        self.assertIn(said.format(-1), check("--job", write("seed.toml", "seed = -1\n")))
+        self.assertIn(said.format(2**64), check("--seed", 2**64))
         self.assertEqual(check("--seed", 2**64 - 1), "")
 
     def test_numbers_of_evaluate(self):

@@ -4,8 +4,11 @@
 /// description, its choices and its default, wrapped at 100 columns. The checks of numbers, which
 /// several groups of options use, are defined here as well, and so is who gave an option.
 
+#include <charconv>
 #include <cmath>
+#include <cstdint>
 #include <sstream>
+#include <system_error>
 
 #include "command_line/option_groups.hpp"
 
@@ -51,12 +54,15 @@ CLI::Validator number_check(const char* wanted, bool (*good)(double)) {
       "");
 }
 
-/// Reading one wraps a number below 0 round.
+/// Reading one wraps a number below 0 round, and takes the largest for one above it.
 CLI::Validator without_sign() {
   return CLI::Validator(
       [](const std::string& text) {
-        if (text.find('-') == std::string::npos) return std::string();
-        return "'" + text + "' is not a whole number from 0 on";
+        std::uint64_t number = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+        if (text.find('-') == std::string::npos && error != std::errc::result_out_of_range)
+          return std::string();
+        return "'" + text + "' is not a whole number from 0 to 18446744073709551615";
       },
       "");
 }

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ class AdamW(torch.optim.Optimizer):
     others it is AdamW's own, the running mean of g^2. An entry whose gradient was 0 whenever squares were told would move
     without bound, so a told entry of m^ / sqrt(s^) is kept within what Adam's own moments allow,
     (1 - b1) / sqrt(1 - b2) (arXiv 1412.6980, section 2.1). While all that was told of a parameter was not finite it stays, its decay
-    apart.
+    apart. A parameter that is told of no longer begins a moment of its own, under the same bound.
 
     Args:
         params: as those of any torch optimiser takes. Dense, of a floating-point type; moments are f32.
@@ -42,14 +42,23 @@ class AdamW(torch.optim.Optimizer):
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, *, squares: Squares | None = None,
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 1e-2,
                  max_update: float | None = None):
-        if not lr >= 0 or not eps >= 0 or not weight_decay >= 0 or not all(0 <= beta < 1 for beta in betas):
-            raise atomo.Error(f"lr={lr}, betas={betas}, eps={eps}, weight_decay={weight_decay}: numbers from 0 on are "
-                              "expected, betas below 1")
-        if max_update is not None and not max_update > 0:
-            raise atomo.Error(f"max_update={max_update}: a number above 0, or None, is expected")
+        if squares is not None and not callable(getattr(squares, "get", None)):
+            raise atomo.Error(f"squares is {squares!r}: an atomo.torch.Squares() is expected, which DDPState takes too")
         self.squares = squares
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
                                   "max_update": max_update})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch.optim.Optimizer has it.
+
+        Raises:
+            atomo.Error: for numbers that cannot be, and complex parameters.
+        """
+        _check({**self.defaults, **param_group})
+        super().add_param_group(param_group)
+        for parameter in param_group["params"]:
+            if not parameter.is_floating_point():
+                raise atomo.Error(f"a parameter of shape {list(parameter.shape)} is {parameter.dtype}: floating-point types are accepted")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "squares": self.squares}
@@ -61,12 +70,20 @@ class AdamW(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on where `state_dict()` was taken, that of a torch.optim.AdamW too. Copies what it takes; `squares` have a checkpoint
-        of their own, that of the DDPState."""
+        of their own, that of the DDPState.
+
+        Raises:
+            atomo.Error: for the state of another optimiser, or of an AdamW with `maximize` or `amsgrad`; nothing is loaded then.
+        """
+        for group in state_dict["param_groups"]:
+            _check_saved(group)
         super().load_state_dict(state_dict)
         saved = [number for group in state_dict["param_groups"] for number in group["params"]]
         for number, parameter in zip(saved, (p for group in self.param_groups for p in group["params"])):
             if "step" in self.state[parameter]:
                 self.state[parameter]["step"] = int(self.state[parameter]["step"])
+            if "exp_avg_sq" in self.state[parameter]:  # torch's has been there since the first step
+                self.state[parameter].setdefault("own_steps", self.state[parameter]["step"])
             for name in ("exp_avg", "exp_avg_sq"):  # which torch gives the parameter's type
                 if name in state_dict["state"].get(number, ()):
                     moment = state_dict["state"][number][name]
@@ -98,21 +115,49 @@ class AdamW(torch.optim.Optimizer):
         told = self.squares.get(parameter) if self.squares is not None else None
         if told is None:
             if "exp_avg_sq" not in state:
-                state["exp_avg_sq"] = torch.zeros_like(parameter, dtype=torch.float32)
+                state["exp_avg_sq"], state["own_steps"] = torch.zeros_like(parameter, dtype=torch.float32), 0
+            state["own_steps"] += 1  # fewer than all where the parameter was told of
             state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-            root = (state["exp_avg_sq"] / (1 - beta2 ** state["step"])).sqrt_()
+            root = (state["exp_avg_sq"] / (1 - beta2 ** state["own_steps"])).sqrt_()
         else:
             root = _root(told, parameter)
         update = (state["exp_avg"] / (1 - beta1 ** state["step"])).div_(root.add_(group["eps"]))
-        if told is not None:
+        if told is not None or state["own_steps"] < state["step"]:
             largest = (1 - beta1) / math.sqrt(1 - beta2)
             update.clamp_(-largest, largest)
+        if told is not None:
             update = torch.where(told.sums[2] > 0, update, torch.zeros_like(update))  # its first squares were not finite
         if group["max_update"] is not None:
             rms = update.square().mean().sqrt_()
             update.mul_((group["max_update"] / rms).clamp_(max=1.0))
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         parameter.add_(update.to(parameter.dtype), alpha=-group["lr"])
+
+
+def _check(group: Mapping[str, Any]) -> None:
+    """The numbers of a group."""
+    try:
+        lr, eps, decay, most = group["lr"], group["eps"], group["weight_decay"], group["max_update"]
+        beta1, beta2 = group["betas"]
+        sound = lr >= 0 and eps >= 0 and decay >= 0 and 0 <= beta1 < 1 and 0 <= beta2 < 1 and (most is None or most > 0)
+    except (TypeError, ValueError):
+        sound = False
+    if not sound:
+        given = ", ".join(f"{name}={group[name]!r}" for name in ("lr", "betas", "eps", "weight_decay", "max_update"))
+        raise atomo.Error(f"{given}: numbers from 0 on are expected, two betas below 1, and for max_update a number above 0 or None")
+
+
+def _check_saved(group: Mapping[str, Any]) -> None:
+    """A group of a checkpoint, which another optimiser may have written."""
+    missing = [name for name in ("lr", "betas", "eps", "weight_decay") if name not in group]
+    if missing:
+        raise atomo.Error(f"the saved state has no '{missing[0]}': it is that of another optimiser, and an AdamW's is expected")
+    for name in ("maximize", "amsgrad"):
+        if group.get(name):
+            raise atomo.Error(f"the saved state has {name}=True, which this AdamW does not have: a state without it is expected")
+    if not group.get("decoupled_weight_decay", True) and group["weight_decay"]:
+        raise atomo.Error(f"the saved state is that of an Adam whose decay of {group['weight_decay']} is part of the gradient: "
+                          "that of an AdamW is expected")
 
 
 def _root(told: LayerSquares, parameter: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ import dataclasses
 import math
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -26,13 +26,15 @@ from .._device import require_cuda
 from .._layers import counted
 from .bucket import DeviceBuckets
 from .coder import Coder
-from .ddp_steps import Steps
+from .ddp_steps import Steps, rate_from, scale_from
 from .groups import drawn_before, group_of, is_alive
 from .layers import Layer, Parameters, device_of, joined, layers_of, named, trained
 from .squares import Squares
-from .step import StepLog, check_integers
+from .step import StepLog, check_integers, check_saved
 from .sums import differing
 
+_SAVED = ("policy", "layers", "seed", "channel", "start_step", "step", "bytes_sent", "compressor", "memories", "sums", "sum_ranks",
+          "squares")  # what a checkpoint has
 _states: "weakref.WeakSet[DDPState]" = weakref.WeakSet()  # of this process
 
 
@@ -65,8 +67,8 @@ class DDPState(Steps):
         threads: that encode the layers of a bucket and add up the ranks' messages, each a layer of its own. Where one
             layer is most of the model most of the work is one thread's. The bytes do not depend on them.
         start_step: steps before this one send gradients as they are, by all-reduce (PowerSGD's `start_powerSGD_iter`).
-        scale: what gradients are multiplied by, or a function that says it now: `scaler.get_scale` of a GradScaler. Memories
-            and squares are of gradients divided by it. A function is not pickled: `state.scale` is to be set again behind that.
+        scale: what gradients are multiplied by, or a function that says it now: `scaler.get_scale` of a GradScaler; the same on all
+            ranks. Memories and squares are of gradients divided by it. A function is not pickled: `state.scale` is to be set again behind that.
         budget_share: what a step has of the budgets (`bits=`) of its codecs; or a number for each step, such as
             `atomo.budget_shares(rates)`, of which steps behind the end have the last; or a function of a step's number.
         clip_norm: bound on the norm of this rank's gradient, divided by `scale`, which is scaled down to it before anything else
@@ -102,7 +104,7 @@ class DDPState(Steps):
     def __init__(self, model: Parameters | None = None, policy: str | atomo.Codec = "atomo:bits=0.5", *,
                  process_group: dist.ProcessGroup | None = None, seed: int = 0, channel: int = 0, threads: int = 1,
                  start_step: int = 0, scale: float | Callable[[], float] = 1.0, squares: Squares | None = None,
-                 budget_share: float | Sequence[float] | Callable[[int], float] = 1.0, clip_norm: float | None = None,
+                 budget_share: float | Iterable[float] | Callable[[int], float] = 1.0, clip_norm: float | None = None,
                  rate_in_memory: float | Callable[[], float] | None = None):
         check_integers(seed=seed, channel=channel, threads=threads, start_step=start_step)
         if squares is not None and not isinstance(squares, Squares):
@@ -110,8 +112,9 @@ class DDPState(Steps):
         self.seed, self.channel, self.start_step = seed, channel, start_step
         if clip_norm is not None and not (isinstance(clip_norm, (int, float)) and 0 < clip_norm < math.inf):
             raise atomo.Error(f"clip_norm is {clip_norm!r}: a bound above 0 is expected, or None")
-        self.scale, self.squares, self.budget_share, self.clip_norm = scale, squares, budget_share, clip_norm
-        self.rate_in_memory = rate_in_memory
+        self.scale, self.squares, self.clip_norm, self.rate_in_memory = scale, squares, clip_norm, rate_in_memory
+        self.budget_share = list(budget_share) if isinstance(budget_share, Iterable) and not isinstance(budget_share, str) else budget_share
+        self._check_numbers()
         self._coder = Coder(str(policy), threads)
         self._sent = [0]  # by each rank in all steps so far, of earlier runs too
         self.step = 0  # steps begun
@@ -119,6 +122,22 @@ class DDPState(Steps):
         self._start(process_group)
         if model is not None:
             self._bind(model, process_group)
+
+    def _check_numbers(self) -> None:
+        """Those that are no functions, which are asked in a step.
+
+        Raises:
+            atomo.Error: for one that cannot be, by its name.
+        """
+        if not callable(self.scale):
+            scale_from(self.scale)
+        if self.rate_in_memory is not None and not callable(self.rate_in_memory):
+            rate_from(self.rate_in_memory)
+        if self.budget_share == []:
+            raise atomo.Error("budget_share is empty: a number for each step is expected")
+        if not callable(self.budget_share):
+            for step in range(len(self.budget_share) if isinstance(self.budget_share, list) else 1):
+                self._share_of(step)
 
     def _start(self, process_group: dist.ProcessGroup | None) -> None:
         """What a process has of its own and no checkpoint holds."""
@@ -128,6 +147,7 @@ class DDPState(Steps):
         self._parameters: dict[str, torch.Tensor] = {}
         self._names: dict[int, str] = {}
         self._error: Exception | None = None  # of an earlier bucket of this step
+        self._failed: Exception | None = None  # before the first bucket of this step
         self._on_gpu = DeviceBuckets()
         self._held = []  # buckets of a step whose gradient is not whole yet
         self._worker = ThreadPoolExecutor(1, "atomo-ddp")
@@ -157,11 +177,12 @@ class DDPState(Steps):
             require_cuda()
         self._coder.take(layers)
         self._check_codecs(self._coder.compressor)
+        names = {id(p): name for name, p in parameters.items()}
+        if self.squares is not None:
+            self.squares.bind(names, self)
         self._start(group_of(model, process_group))
         # By identity, which holding them keeps from passing to others.
-        self._parameters, self._names = parameters, {id(p): name for name, p in parameters.items()}
-        if self.squares is not None:
-            self.squares.bind(self._names)
+        self._parameters, self._names = parameters, names
         for said in [*self._advice(), *drawn_before(self, _states)] if layers.keys() != known.keys() else []:
             warnings.warn(said, stacklevel=3)
         if dist.is_initialized() and device.type == "cpu":
@@ -245,8 +266,12 @@ class DDPState(Steps):
         of ranks, rank r goes on from what rank r modulo that number had learnt.
 
         Raises:
-            atomo.Error: for another policy, other layers, or bytes that are no saved state.
+            atomo.Error: for another policy, other layers, or what is no saved state; everything is then as it was.
         """
+        check_saved(state, _SAVED)
+        check_integers(seed=state["seed"], channel=state["channel"], start_step=state["start_step"])
+        if self.squares is not None and state["squares"] is not None:
+            Squares.check_saved(state["squares"])
         self._settle()
         self._coder.load(state["policy"], state["layers"], state["compressor"], state["memories"], state["sums"], state["sum_ranks"])
         self._on_gpu.forget()

@@ -4,6 +4,7 @@
 # No `from __future__ import annotations` here, as in ddp.py.
 import functools
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,11 +21,12 @@ from .device import Place, seed_of_bucket
 from .groups import check_same_ranks, group_like, is_alive, raise_difference, registered_with
 from .layers import Parameters
 from .squares import HostTelling, Squares, facts_of
-from .step import PRICE_WORDS, StepLog, at_end_of_backward, bytes_of, digest_of, told_by_all, words_of
+from .step import PRICE_WORDS, StepLog, at_end_of_backward, bytes_of, digest_of, number_from, told_by_all, words_of
 from .wire import FAILED, Accumulator, all_reduce, all_reduce_later, as_bytes, check_lengths, require_f32, sparse_bytes, swap
 
 _CPU = torch.device("cpu")
 LEAST_RATE = 1 / 1024  # of the highest, that a memory has
+MOST_SHARE = 1024  # of a budget, and its inverse is the least
 
 
 class Steps:
@@ -49,6 +51,7 @@ class Steps:
     _checked: dist.ProcessGroup | None
     _names: dict[int, str]
     _error: Exception | None
+    _failed: Exception | None
     _on_gpu: DeviceBuckets
     _held: list[tuple[dist.GradBucket, torch.futures.Future[torch.Tensor]]]
     _worker: ThreadPoolExecutor
@@ -108,7 +111,11 @@ class Steps:
             return self._held[-1][1]
         held, self._held = self._held, []
         buffers = [*(earlier.buffer() for earlier, _ in held), bucket.buffer()]
-        scale_to_norm(buffers, self.clip_norm * self._scale_now())
+        self._failed = None
+        try:
+            scale_to_norm(buffers, self.clip_norm * self._scale_now())
+        except Exception as error:  # the other ranks wait for this step's messages: it begins and tells them
+            self._failed = error
         for earlier, done in held:
             self._send(earlier).then(functools.partial(_pass_on, done))
         return self._send(bucket)
@@ -305,7 +312,9 @@ class Steps:
         self._coder.sums.begin_step(ranks)
         self._coder.share, self._coder.next_share = self._share_of(self.last.step), self._share_of(self.step)
         self._scale, self._rate, self._finite = self._scale_now(), self._rate_now(), True
-        self._digest = digest_of([*facts, self._rate])
+        self._digest = digest_of([*facts, self._rate, self._scale])
+        if self._failed is not None:
+            raise self._failed
         if self.squares is not None:
             self.squares.begin(self.last.step - self.start_step, ranks, self._rate * (1.0 if self._divides else self._scale))
 
@@ -322,26 +331,22 @@ class Steps:
     def _scale_now(self) -> float:
         if self.scale is None:
             raise atomo.Error("the scale of this state was a function, which no pickle holds: set state.scale, as to scaler.get_scale")
-        return float(self.scale() if callable(self.scale) else self.scale)
+        return scale_from(self.scale() if callable(self.scale) else self.scale)
 
     def _rate_now(self) -> float:
         """What gradients are multiplied by before a memory has them."""
         given = self.rate_in_memory
         if given is None:
             return 1.0
-        rate = float(given() if callable(given) else given)
-        if math.isnan(rate) and not callable(given):
+        if isinstance(given, float) and math.isnan(given):
             raise atomo.Error("the rate_in_memory of this state was a function, which no pickle holds: set state.rate_in_memory")
-        if not 0 <= rate < math.inf:
-            raise atomo.Error(f"rate_in_memory is {rate:g}: a part of the highest learning rate is expected, from 0 to 1")
-        return max(rate, LEAST_RATE)
+        return max(rate_from(given() if callable(given) else given), LEAST_RATE)
 
     def _share_of(self, step: int) -> float:
         """Of the budget, that a step has."""
         share = self.budget_share
-        if callable(share):
-            return float(share(step))
-        return float(share[min(step, len(share) - 1)] if isinstance(share, Sequence) else share)
+        value = share(step) if callable(share) else share[min(step, len(share) - 1)] if isinstance(share, Sequence) else share
+        return number_from(value, f"budget_share of step {step}", 1 / MOST_SHARE, MOST_SHARE, "a number from 1/1024 to 1024")
 
     def _encode(self, layers: list[tuple[str, torch.Tensor]], group: dist.ProcessGroup, first: bool,
                 last: bool) -> tuple[list[bytes], Exception | None]:
@@ -391,7 +396,7 @@ class Steps:
     def _facts(self) -> dict[str, Any]:
         """What all ranks have to agree on."""
         return {"seed": self.seed, "step": self.last.step, "channel": self.channel, "start_step": self.start_step,
-                "clip_norm": self.clip_norm, "rate_in_memory": self._rate, "policy": self.policy,
+                "clip_norm": self.clip_norm, "rate_in_memory": self._rate, "scale": self._scale, "policy": self.policy,
                 "squares": facts_of(self.squares), "layers": self._coder.table()}
 
     def _decode(self, layers: list[tuple[str, torch.Tensor]], table: list[list[int]],
@@ -407,6 +412,16 @@ class Steps:
             mean.finish(**{**self._key, "worker": ranks, "tensor": self._coder.numbers[name]})
 
         self._coder.each(write, [(*layer, of_ranks) for layer, of_ranks in zip(layers, zip(*messages))])
+
+
+def scale_from(value: Any) -> float:
+    """That of a loss. Raises `atomo.Error`."""
+    return number_from(value, "scale", sys.float_info.min, sys.float_info.max, "a number above 0")
+
+
+def rate_from(value: Any) -> float:
+    """What a memory's steps are multiplied by. Raises `atomo.Error`."""
+    return number_from(value, "rate_in_memory", 0, sys.float_info.max, "a part of the highest learning rate, from 0 to 1,")
 
 
 def is_finite(buffer: torch.Tensor) -> bool:

@@ -13,7 +13,7 @@ import atomo
 
 from .._policy import is_spec
 from .device import DeviceModel, Place
-from .step import check_integers
+from .step import check_integers, check_saved
 from .wire import DTYPES, FAILED, MAX_WORKERS, Accumulator, as_bytes, check_lengths, swap
 
 
@@ -88,8 +88,9 @@ class FSDPReduceScatter:
         """Goes on where `state_dict` was taken.
 
         Raises:
-            atomo.Error: when it is of another codec.
+            atomo.Error: when it is of another codec, or no saved state.
         """
+        check_saved(state, ("codec", "seed", "calls", "bytes_sent"))
         if state["codec"] != str(self.codec):
             raise atomo.Error(f"the saved state is of '{state['codec']}', this one's codec is '{self.codec}'")
         self.seed, self.calls, self.bytes_sent = state["seed"], state["calls"], state["bytes_sent"]

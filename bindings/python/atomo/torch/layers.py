@@ -23,12 +23,15 @@ def trained(model: Parameters) -> dict[str, torch.Tensor]:
     """Names, without those of wrappers, and parameters that get a gradient.
 
     Raises:
-        atomo.Error: when there is none, or one is of a type that has no codec.
+        atomo.Error: when there is none, when one has two names, or is of a type that has no codec.
     """
     parameters = {name: p for name, p in named(model).items() if p.requires_grad}
     if not parameters:
         raise atomo.Error("there is no parameter that requires a gradient")
+    first: dict[int, str] = {}
     for name, parameter in parameters.items():
+        if first.setdefault(id(parameter), name) != name:
+            raise atomo.Error(f"'{first[id(parameter)]}' and '{name}' are one parameter: give it one name, as named_parameters() does")
         if parameter.dtype not in DTYPES:
             raise atomo.Error(f"'{name}' is {parameter.dtype}: float32, float16 and bfloat16 are accepted")
     return parameters

@@ -36,7 +36,7 @@ from .groups import group_like, raise_difference
 from .layers import Parameters, device_of
 from .outer_options import check_options, group_of, locals_of, preset, shard_groups, split, with_memory
 from .outer_round import Fragment, Lane, OuterLog, Ready, checksum_of, compare_checksums, exchange
-from .step import check_integers, digest_of, told_by_all
+from .step import check_integers, check_saved, digest_of, told_by_all
 
 
 @dataclasses.dataclass
@@ -343,12 +343,12 @@ class OuterSync:
         loads its own, in as many ranks.
 
         Raises:
-            atomo.Error: for another policy, other layers, shards or fragments, another choice of momentum, and with `ef21` for the
-                state of another rank or number of ranks.
+            atomo.Error: for another policy, other layers, shards or fragments, another choice of momentum, what is no saved state, and
+                with `ef21` for the state of another rank or number of ranks. Everything is then as it was.
+
+        It waits for exchanges that are pending, whose outcome is dropped: collective only in that they are.
         """
-        for what, mine in (("policy", self.policy), ("layers", self._table())):
-            if state[what] != mine:
-                raise atomo.Error(f"the saved state has other {what}: {_first_difference(state[what], mine)}")
+        self._check_saved(state)
         if bool(state["outer_momentum"]) != bool(self.outer_momentum):
             raise atomo.Error(f"the saved state has {'an' if state['outer_momentum'] else 'no'} outer momentum, this one "
                               f"{'has none' if state['outer_momentum'] else 'has one'}")
@@ -356,7 +356,8 @@ class OuterSync:
         if state["sums"] and whose != mine:
             raise atomo.Error(f"the saved state is of rank {whose[0]} of {whose[1]}, this is rank {mine[0]} of {mine[1]}: what a rank "
                               "has sent with ef21 is its own, so each rank saves and loads its own")
-        self.drain()
+        while self._pending:  # what they come to is not that of the saved run
+            self._pending.popleft().wait()
         for part, learnt in zip(self._fragments, state["compressors"]):
             part.forget()
             part.momentum = {}  # a fragment that has had no step since there was one has none
@@ -370,6 +371,26 @@ class OuterSync:
                     part.sums[name].copy_(state["sums"][name])
         for what in ("seed", "channel", "steps", "round", "bytes_sent", "outer_lr", "outer_momentum"):
             setattr(self, what, state[what])
+
+    def _check_saved(self, state: Mapping[str, Any]) -> None:
+        """What was saved, as far as that can be known before any of it is loaded."""
+        check_saved(state, _SAVED)
+        for what, mine in (("policy", self.policy), ("layers", self._table())):
+            if state[what] != mine:
+                raise atomo.Error(f"the saved state has other {what}: {_first_difference(state[what], mine)}")
+        check_integers(seed=state["seed"], channel=state["channel"])
+        if len(state["compressors"]) != len(self._fragments):
+            raise atomo.Error(f"the saved state has {len(state['compressors'])} compressors, one for each of {len(self._fragments)} "
+                              "fragments is expected")
+        for part, learnt in zip(self._fragments, state["compressors"]):
+            if state["rank"] == self._rank:
+                part.fresh().load_state(learnt.cpu().numpy().tobytes())
+            for what, needed in (("outer", part.names), ("momentum", []), ("sums", part.sums)):
+                for name in part.names:
+                    found, shape = state[what].get(name), list(part.outer[name].shape)
+                    if found is None and name in needed or found is not None and list(found.shape) != shape:
+                        raise atomo.Error(f"the saved state has in '{what}' {'nothing' if found is None else list(found.shape)} for "
+                                          f"'{name}', which is {shape}")
 
     # Figures
 
@@ -389,6 +410,8 @@ class OuterSync:
                 f"every={self.every}, outer={self.outer!r}, round={self.round})")
 
 
+_SAVED = ("layers", "policy", "seed", "channel", "steps", "round", "bytes_sent", "rank", "outer_lr", "outer_momentum", "outer",
+          "momentum", "sums", "ranks", "compressors")  # what a checkpoint has
 _CHANGING = ("seed", "channel", "outer_lr", "outer_momentum", "step", "round", "fragment")  # facts that a program may change
 
 

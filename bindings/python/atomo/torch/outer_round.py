@@ -63,14 +63,15 @@ class Fragment:
         self.number, self.names = number, list(parameters)
         self._layers = {name: (tuple(p.shape), "f32") for name, p in parameters.items()}
         self._policy, self._threads, self._device = policy, threads, device
-        self.compressor = self._fresh()
+        self.compressor = self.fresh()
         self.outer = {name: self._like(p).copy_(p) for name, p in parameters.items()}
         self.momentum = {name: torch.zeros_like(outer) for name, outer in self.outer.items()} if with_momentum else {}
         self.change = {name: self._like(p) for name, p in parameters.items()}  # the pseudo-gradient, then the mean of all
         # Of layers whose messages are differences: what these add up to.
         self.sums = {name: torch.zeros_like(self.change[name]) for name in differing(self.compressor)}
 
-    def _fresh(self) -> atomo.Compressor:
+    def fresh(self) -> atomo.Compressor:
+        """One like the fragment's that has learnt nothing, for an attempt too."""
         return compressor_of(self._layers, self._policy, self._threads, self._device.type)
 
     def _like(self, parameter: torch.Tensor) -> torch.Tensor:
@@ -79,7 +80,7 @@ class Fragment:
 
     def forget(self) -> None:
         """What was learnt of the price, and what a memory holds."""
-        self.compressor = self._fresh()
+        self.compressor = self.fresh()
 
     def subtract(self, parameters: Mapping[str, torch.Tensor]) -> int:
         """The pseudo-gradient: what the parameters were set to - what they are, in f32. Returns 0, or 1 + the number of the

@@ -15,7 +15,7 @@ import atomo
 from .ddp import DDPState
 from .device import Place
 from .layers import Parameters
-from .step import at_end_of_backward, digest_of
+from .step import at_end_of_backward, check_saved, digest_of
 from .wire import all_reduce, sparse_bytes
 
 _UNUSED = "identity"  # the policy of a state whose gradients travel by all-reduce alone
@@ -62,7 +62,7 @@ class PowerSGDState(DDPState):
 
     A zero matrix arrives as zeros. Directions that a matrix of low rank had no use for are drawn anew, so a later step
     finds what is there then. A gradient that is not finite makes its layer NaN on all ranks for that step, and leaves all
-    memories and its Q as they were. A checkpoint (`state_dict`) without `residual=` holds this rank's memory: each rank saves and
+    memories as they were and the directions of its Q. A checkpoint (`state_dict`) without `residual=` holds this rank's memory: each rank saves and
     loads its own, and another's begins at zero. Sums are f32; what is left of a half is rounded to one. On a GPU the host waits
     once a step, for the ranks to agree, and where `torch.linalg.qr` does; it ran on an H200 with one rank over NCCL, a step of
     ResNet-50 in docs/kernels.md.
@@ -93,7 +93,7 @@ class PowerSGDState(DDPState):
         """Goes on where `state_dict` was taken on this rank, to the bit.
 
         Raises:
-            atomo.Error: as `DDPState.load_state_dict`, and for a state of another rank.
+            atomo.Error: as `DDPState.load_state_dict`, and for a state with another rank of P and Q, or matrices of other shapes.
         """
         mine = {"rank": self.rank, "min_ratio": self.min_ratio, "keeps_memory": self.keeps_memory}
         for name, value in mine.items():
@@ -101,6 +101,11 @@ class PowerSGDState(DDPState):
                 raise atomo.Error("the saved state is that of a DDPState, not of a PowerSGDState")
             if state[name] != value:
                 raise atomo.Error(f"the saved state has {name}={state[name]}, this one {value}: make them the same")
+        check_saved(state, ("layers", "warm_start", "q", "memory", "memory_of"))
+        shapes = {name: list(shape) for name, shape, _ in state["layers"]}
+        for name, left in state["memory"].items():
+            if list(left.shape) != shapes.get(name):
+                raise atomo.Error(f"the saved memory of '{name}' has the shape {list(left.shape)}, and its layer {shapes.get(name)}")
         super().load_state_dict(state)
         self.warm_start = state["warm_start"]
         self._q, self._memory = dict(state["q"]), dict(state["memory"])

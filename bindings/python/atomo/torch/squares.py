@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ import atomo
 from .._layers import counted
 from .coder import Coder
 from .layers import compressor_of
+from .step import check_saved
 from .wire import require_f32
 
 LEAST_SIDE = 4  # of a matrix that is factored
@@ -121,6 +123,7 @@ class Squares:
         # Of others, where there are units: running means of the mean square, of a matrix of rows' and columns', then of 1.
         self._averages: dict[str, torch.Tensor] = {}
         self._names: dict[int, str] = {}  # by the parameter's identity
+        self._owner: Callable[[], object] = _nobody  # a weak reference to the DDPState that names came from
         self._scale = 1.0  # of the gradients of the step under way
         self._step: _Step | None = None
         self._unsure = False  # whether all layers have been told of
@@ -152,8 +155,20 @@ class Squares:
                 "layers": {name: {**vars(_copied(of)), "shape": list(of.shape)} for name, of in self._layers.items()},
                 "averages": {name: means.clone() for name, means in self._averages.items()}}
 
+    @staticmethod
+    def check_saved(state: Mapping[str, Any]) -> None:
+        """Raises `atomo.Error` for what `state_dict` does not return."""
+        check_saved(state, ("every", "beta2", "precondition", "layers", "averages"), "what was saved of squares")
+        for name, of in state["layers"].items():
+            check_saved(of, [field.name for field in dataclasses.fields(LayerSquares)], f"what was saved of the squares of '{name}'")
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state_dict` was taken."""
+        """Goes on where `state_dict` was taken.
+
+        Raises:
+            atomo.Error: for what `state_dict` does not return; everything is then as it was.
+        """
+        self.check_saved(state)
         self.every, self.beta2, self.precondition = state["every"], state["beta2"], state["precondition"]
         self._averages = {name: means.clone() for name, means in state["averages"].items()}
         self._layers = {name: _copied(LayerSquares(**{**of, "shape": torch.Size(of["shape"])})) for name, of in state["layers"].items()}
@@ -163,14 +178,22 @@ class Squares:
         return self.state_dict()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._names, self._scale, self._step = {}, 1.0, None
+        self._names, self._owner, self._scale, self._step = {}, _nobody, 1.0, None
         self.load_state_dict(state)
 
     # What DDPState calls
 
-    def bind(self, names: Mapping[int, str]) -> None:
-        """Names by the identity of parameters."""
-        self._names = dict(names)
+    def bind(self, names: Mapping[int, str], owner: object) -> None:
+        """Names by the identity of parameters, of the DDPState `owner`.
+
+        Raises:
+            atomo.Error: where another state's model has them, which would be told of nothing from now on.
+        """
+        before = self._owner()
+        others = [name for key, name in self._names.items() if key not in names]
+        if before is not None and before is not owner and others:
+            raise atomo.Error(f"these squares are another DDPState's, which has '{others[0]}': make a Squares() for each")
+        self._names, self._owner = dict(names), weakref.ref(owner)
 
     def begin(self, step: int, ranks: int, scale: float) -> None:
         """A step of gradients, the first one 0, a negative one without messages, all of them multiplied by `scale`. `tells`
@@ -288,6 +311,10 @@ class Squares:
     def __repr__(self) -> str:
         return (f"atomo.torch.Squares(every={self.every}, beta2={self.beta2}, precondition={self.precondition}, "
                 f"{counted(len(self._layers.keys() | self._averages.keys()))})")
+
+
+def _nobody() -> None:
+    """The owner of squares that no state has."""
 
 
 def _copied(of: LayerSquares) -> LayerSquares:

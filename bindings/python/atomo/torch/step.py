@@ -6,8 +6,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -41,6 +42,28 @@ def check_integers(**arguments: Any) -> None:
         least, largest = RANGES[name]
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= largest:
             raise atomo.Error(f"{name} is {value!r}: it must be an integer from {least} to {largest}")
+
+
+def number_from(value: Any, name: str, least: float, largest: float, what: str) -> float:
+    """The value of an argument `name`, as Python's own float.
+
+    Raises:
+        atomo.Error: when it is none from `least` to `largest`, of which the sentence has `what` it should be.
+    """
+    try:
+        number = math.nan if isinstance(value, (bool, str)) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not least <= number <= largest:
+        raise atomo.Error(f"{name} is {value!r}: {what} is expected")
+    return number
+
+
+def check_saved(state: Mapping[str, Any], names: Iterable[str], what: str = "the saved state") -> None:
+    """Raises `atomo.Error` for a checkpoint that lacks one of these."""
+    missing = [name for name in names if name not in state]
+    if missing:
+        raise atomo.Error(f"{what} has no '{missing[0]}': what state_dict() returned is expected, with {', '.join(names)}")
 
 
 def digest_of(facts: Any) -> int:
