@@ -13,6 +13,7 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <string_view>
 #include <utility>
@@ -23,11 +24,13 @@ namespace {
 
 /// Sets a Python exception of the package, which is defined in Python.
 void raise(const char* type, const std::string& message, const char* status) {
+  const bool of_codec = status != nullptr && std::string_view(status) == "codec_failed";
+  if (restore_what_ends(of_codec)) return;
   try {
     const nb::object error = nb::module_::import_("atomo._errors").attr(type);
     const nb::object value = error(nb::str(message.c_str(), message.size()),
                                    status != nullptr ? nb::object(nb::str(status)) : nb::none());
-    if (status != nullptr && std::string_view(status) == "codec_failed") {
+    if (of_codec) {
       if (const nb::object cause = take_codec_exception(); cause.is_valid())
         PyException_SetCause(value.ptr(), nb::object(cause).release().ptr());
     }
@@ -38,6 +41,8 @@ void raise(const char* type, const std::string& message, const char* status) {
 }
 
 }  // namespace
+
+std::string shown(nb::handle object) { return nb::cast<std::string>(nb::repr(object)); }
 
 std::string type_of(nb::handle object) {
   return nb::cast<std::string>(nb::str(nb::type_name(object.type())));
@@ -128,7 +133,23 @@ void OverspentWarning::tell(Status status, const std::string& spec) {
   if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), 2) != 0) throw nb::python_error();
 }
 
+void OverspentWarning::tell_or_owe(Status status, const std::string& spec) {
+  try {
+    tell(status, spec);
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_Warning)) throw;
+    owed_ = true;
+  }
+}
+
+void OverspentWarning::tell_owed(const std::string& spec) {
+  if (!std::exchange(owed_, false)) return;
+  told_.clear();
+  tell(Status::overspent, spec);
+}
+
 void register_failures() {
+  let_callers_see_what_ends();
   nb::register_exception_translator(
       [](const std::exception_ptr& thrown, void*) {
         try {
@@ -162,6 +183,45 @@ std::uint64_t integer_of(nb::handle value, const char* name, std::uint64_t highe
   return number;
 }
 
+double number_of(nb::handle value, const char* name) {
+  const double number = PyFloat_AsDouble(value.ptr());
+  if (number != -1 || PyErr_Occurred() == nullptr) return number;
+  if (PyErr_ExceptionMatches(PyExc_TypeError) != 0) {
+    PyErr_Clear();
+    throw nb::type_error(
+        (std::string(name) + ": a number is expected, found " + type_of(value)).c_str());
+  }
+  if (PyErr_ExceptionMatches(PyExc_OverflowError) != 0) {
+    PyErr_Clear();
+    throw Error(std::string(name) +
+                " is an integer of more than 1024 bits: a number that fits a "
+                "64-bit float is expected");
+  }
+  throw nb::python_error();
+}
+
+float f32_of(nb::handle value, const char* name) {
+  constexpr double kLargest = std::numeric_limits<float>::max();
+  const double number = number_of(value, name);
+  if (std::isfinite(number) && std::abs(number) > kLargest) {
+    throw Error(std::string(name) + " is " + shown(value) +
+                ": its magnitude must be at most 3.4028235e+38, the largest f32");
+  }
+  return static_cast<float>(number);
+}
+
+float alpha_of(nb::handle alpha) {
+  const float factor = f32_of(alpha, "alpha");
+  if (std::isnan(factor)) throw Error("alpha is NaN: a number is expected");
+  return factor;
+}
+
+unsigned checked_threads(unsigned threads) {
+  constexpr unsigned kMost = 1024;
+  if (threads >= 1 && threads <= kMost) return threads;
+  throw Error("threads is " + std::to_string(threads) + ": it must be an integer from 1 to 1024");
+}
+
 Key key_of(nb::handle seed, nb::handle step, nb::handle worker, nb::handle channel) {
   Key key;
   key.seed = integer_of(seed, "seed", std::numeric_limits<std::uint64_t>::max());
@@ -182,16 +242,19 @@ Key key_of(nb::handle seed, nb::handle step, nb::handle worker, nb::handle chann
   return key;
 }
 
-Shape shape_of(nb::handle dims) {
+Shape shape_of(nb::handle dims, const char* name) {
   constexpr std::uint64_t kLargest = std::numeric_limits<std::int64_t>::max();
   std::vector<std::int64_t> extents;
   if (PyIndex_Check(dims.ptr()) != 0) {
-    extents.push_back(static_cast<std::int64_t>(integer_of(dims, "shape", kLargest)));
+    extents.push_back(static_cast<std::int64_t>(integer_of(dims, name, kLargest)));
   } else {
-    if (dims.is_none())
-      throw nb::type_error("shape: a sequence of integers is expected, found None");
+    if (PyObject_HasAttrString(dims.ptr(), "__iter__") == 0) {
+      throw nb::type_error(
+          (std::string(name) + ": a sequence of integers is expected, found " + type_of(dims))
+              .c_str());
+    }
     for (const nb::handle extent : nb::iter(dims)) {
-      extents.push_back(static_cast<std::int64_t>(integer_of(extent, "shape", kLargest)));
+      extents.push_back(static_cast<std::int64_t>(integer_of(extent, name, kLargest)));
       if (extents.size() > Shape::kMaxRank) break;  // Shape says that these are too many
     }
   }

@@ -43,14 +43,22 @@ void check_decoded(Status status);
 /// every message.
 void check_added(Status status, std::span<const Status> each);
 
-/// Warns, once, that messages of `spec` exceed their budget. The caller holds the GIL. \throws
-/// nb::python_error where warnings are errors.
+/// Warns, once, that messages of `spec` exceed their budget. The caller holds the GIL.
 class OverspentWarning {
  public:
+  /// After a call that may be made again as if it had not been. \throws nb::python_error where warnings
+  /// are errors.
   void tell(Status status, const std::string& spec);
+  /// After a call that has moved memories, so that its message has to reach its caller: where warnings
+  /// are errors the warning is owed.
+  void tell_or_owe(Status status, const std::string& spec);
+  /// Before a call does anything. \throws nb::python_error where a warning is owed and warnings are still
+  /// errors.
+  void tell_owed(const std::string& spec);
 
  private:
   std::atomic_flag told_;
+  bool owed_ = false;
 };
 
 /// The name of a failure: "truncated", ...
@@ -62,11 +70,22 @@ class OverspentWarning {
 /// Turns Failure and Error into `atomo.DecodeError` and `atomo.Error`.
 void register_failures();
 
+/// The object as Python writes it, for messages.
+[[nodiscard]] std::string shown(nb::handle object);
 /// The name of the object's type, for messages.
 [[nodiscard]] std::string type_of(nb::handle object);
 
 /// \throws Error when the integer is not from 0 to `highest`; nb::type_error when it is none.
 [[nodiscard]] std::uint64_t integer_of(nb::handle value, const char* name, std::uint64_t highest);
+
+/// \throws nb::type_error when it is no number.
+[[nodiscard]] double number_of(nb::handle value, const char* name);
+/// The same as an f32. \throws Error where it is finite and an f32 of it would not be.
+[[nodiscard]] float f32_of(nb::handle value, const char* name);
+/// The factor of messages that are added. \throws like `f32_of`, and Error for NaN.
+[[nodiscard]] float alpha_of(nb::handle alpha);
+/// Threads that work on one call. \throws Error when they are not from 1 to 1024.
+[[nodiscard]] unsigned checked_threads(unsigned threads);
 
 /// The key of a message. \throws like `integer_of`.
 [[nodiscard]] Key key_of(nb::handle seed, nb::handle step, nb::handle worker, nb::handle channel);
@@ -74,7 +93,7 @@ void register_failures();
                          nb::handle tensor);
 
 /// Of a sequence of integers, or of one. \throws Error for what is no shape.
-[[nodiscard]] Shape shape_of(nb::handle dims);
+[[nodiscard]] Shape shape_of(nb::handle dims, const char* name = "shape");
 [[nodiscard]] nb::tuple tuple_of(const Shape& shape);
 
 /// "f32", "f16" or "bf16". \throws Error for another name.

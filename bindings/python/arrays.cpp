@@ -65,6 +65,13 @@ bool requires_grad(nb::handle object) {
   return flag.is(nb::handle(Py_True));
 }
 
+/// A tensor of PyTorch's whose values are the negatives of those in memory, as of `z.conj().imag`. Its DLPack
+/// lends the memory and does not tell.
+bool is_negative_view(nb::handle object) {
+  const nb::object told = nb::getattr(object, "is_neg", nb::none());
+  return PyCallable_Check(told.ptr()) != 0 && told().is(nb::handle(Py_True));
+}
+
 /// Why the array's own framework does not lend it, in its words; empty when it does not say.
 std::string reason(nb::handle object) {
   try {
@@ -158,6 +165,8 @@ Array::Array(nb::handle object, Access access, const std::string& what) : what_(
     throw Error(what + ": JAX's arrays are immutable; like= gives a new one");
   if (access == Access::write && requires_grad(object))
     throw Error(what + ": this tensor requires grad; give its .detach()");
+  if (is_negative_view(object))
+    throw Error(what + ": this tensor has its negative bit set: give its .resolve_neg()");
   std::optional<DType> dtype;
   if (!borrow(object, access, array_)) {
     if (!is_numpy_bfloat16(object)) refuse(object, access, what);

@@ -78,7 +78,8 @@ void decode(PyCodec& self, nb::handle payload, nb::handle out) {
   check_decoded(status);
 }
 
-void decode_add(PyCodec& self, nb::handle payload, nb::handle out, float alpha) {
+void decode_add(PyCodec& self, nb::handle payload, nb::handle out, nb::handle alpha) {
+  const float factor = alpha_of(alpha);
   const Memory message(payload, Access::read, "payload");
   const Array array(out, Access::write, "out");
   const ConstBytes bytes = message.on_host();
@@ -87,12 +88,13 @@ void decode_add(PyCodec& self, nb::handle payload, nb::handle out, float alpha) 
   Status status = Status::ok;
   {
     const nb::gil_scoped_release gil_released;
-    status = self.codec.decode_add(bytes, alpha, view, {.workspace = workspace.bytes()});
+    status = self.codec.decode_add(bytes, factor, view, {.workspace = workspace.bytes()});
   }
   check_decoded(status);
 }
 
-void decode_add_all(PyCodec& self, nb::list payloads, nb::handle out, float alpha) {
+void decode_add_all(PyCodec& self, nb::list payloads, nb::handle out, nb::handle alpha) {
+  const float factor = alpha_of(alpha);
   const Messages messages(payloads);
   messages.require_host();
   const Array array(out, Access::write, "out");
@@ -102,7 +104,7 @@ void decode_add_all(PyCodec& self, nb::list payloads, nb::handle out, float alph
   Status status = Status::ok;
   {
     const nb::gil_scoped_release gil_released;
-    status = self.codec.decode_add_all(messages.bytes, alpha, view,
+    status = self.codec.decode_add_all(messages.bytes, factor, view,
                                        {.workspace = workspace.bytes(), .statuses = each.data()});
   }
   check_added(status, each);
@@ -158,9 +160,9 @@ nb::class_<PyCodec> bind_codec(nb::module_& module) {
            nb::arg("worker").none(), nb::arg("tensor").none(), nb::arg("channel").none())
       .def("decode", &decode, nb::arg("payload").none(), nb::arg("out").none())
       .def("decode_add", &decode_add, nb::arg("payload").none(), nb::arg("out").none(),
-           nb::arg("alpha"))
+           nb::arg("alpha").none())
       .def("decode_add_all", &decode_add_all, nb::arg("payloads"), nb::arg("out").none(),
-           nb::arg("alpha"));
+           nb::arg("alpha").none());
 }
 
 }  // namespace atomo::python

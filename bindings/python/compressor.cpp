@@ -9,44 +9,37 @@
 #include "compressor.hpp"
 
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <optional>
-#include <span>
 #include <utility>
 
 #include "arguments.hpp"
-#include "atomo/container.hpp"
 
 namespace atomo::python {
 namespace {
 
-std::vector<LayerSpec> layers_of(nb::list rows) {
-  std::vector<LayerSpec> layers;
-  for (const nb::handle row : rows) {
-    const auto name = nb::cast<std::string>(row[0]);
-    try {
-      layers.push_back({name, shape_of(row[1]), dtype_of(nb::cast<std::string>(row[2]))});
-    } catch (const Error& error) {
-      throw Error("layer '" + name + "': " + error.what());
-    }
-  }
-  return layers;
-}
+constexpr const char* kOfParts =
+    ": a part has no steps and messages of its own: the model that it is a part of begins and ends "
+    "a step, and the part's encode makes its message in between";
 
-std::vector<std::string> names_of(const Compressor& model) {
-  std::vector<std::string> names;
-  for (const LayerSpec& layer : model.layers()) names.push_back(layer.name);
-  return names;
-}
-
-/// \throws Error with `rule` when the call came at the wrong time.
-void check_stage(Status status, const char* rule) {
-  if (status == Status::wrong_stage) throw Error(rule);
+/// \throws Error with `rule`, of the call of this name, when it came at the wrong time.
+void check_stage(const PyCompressor& self, Status status, const char* call, const char* rule) {
+  if (status == Status::wrong_stage && self.step_of_whole != nullptr)
+    throw Error(std::string(call) + kOfParts);
+  if (status == Status::wrong_stage) throw Error(std::string(call) + ": " + rule);
   check_encoded(status);
+}
+
+/// None, or two numbers.
+std::optional<Prices> prices_of(nb::handle prices) {
+  if (prices.is_none()) return {};
+  if (PySequence_Check(prices.ptr()) == 0 || nb::len(prices) != 2) {
+    throw Error("prices is " + shown(prices) +
+                ": two numbers are expected, the price of atoms and the step of the grid");
+  }
+  return Prices{f32_of(prices[0], "prices[0]"), f32_of(prices[1], "prices[1]")};
 }
 
 nb::tuple tuple_of(const Prices& prices) { return nb::make_tuple(prices.atoms, prices.grid); }
@@ -58,6 +51,7 @@ nb::bytes encode(PyCompressor& self, nb::handle gradients, nb::handle seed, nb::
   self.check(arrays, true, "gradients");
   const std::vector<ConstTensorView> views = arrays.views();
   const Key key = key_of(seed, step, worker, channel);
+  self.warning.tell_owed(self.policy);
   const auto message = self.pool.take(self.model.max_encoded_bytes());
   const auto workspace = self.pool.take(self.model.encode_workspace_bytes());
   std::uint64_t bytes = 0;
@@ -70,14 +64,15 @@ nb::bytes encode(PyCompressor& self, nb::handle gradients, nb::handle seed, nb::
         self.model.encode(views, key, {message.bytes().data(), message.bytes().size(), &bytes},
                           {.workspace = workspace.bytes(), .executor = self.threads.executor()});
   }
-  check_encoded(status);
-  self.warning.tell(status, self.policy);
+  check_model_encoded(self, status, key);
+  self.warning.tell_or_owe(status, self.policy);
   return bytes_of(message.bytes(), bytes);
 }
 
 void begin_message(PyCompressor& self, nb::handle seed, nb::handle step, nb::handle worker,
                    nb::handle channel) {
   const Key key = key_of(seed, step, worker, channel);
+  self.warning.tell_owed(self.policy);
   std::unique_ptr<OpenMessage> open(
       new OpenMessage{self.pool.take(self.model.max_encoded_bytes()),
                       self.pool.take(self.model.encode_workspace_bytes())});
@@ -91,7 +86,7 @@ void begin_message(PyCompressor& self, nb::handle seed, nb::handle step, nb::han
         key, {message.data(), message.size(), &open->bytes},
         {.workspace = open->workspace.bytes(), .executor = self.threads.executor()});
   }
-  check_stage(status, "begin_message: the message or the step before has to end first");
+  check_stage(self, status, "begin_message", "the message or the step before has to end first");
   self.open = std::move(open);
 }
 
@@ -108,7 +103,7 @@ void add_layer(PyCompressor& self, std::size_t number, nb::handle gradient) {
     const std::lock_guard alone(self.layers[i]);
     status = self.model.add_layer(i, view, {.executor = self.threads.executor()});
   }
-  check_stage(status, "add_layer: begin_message has to begin a message first");
+  check_stage(self, status, "add_layer", "begin_message has to begin a message first");
 }
 
 nb::bytes end_message(PyCompressor& self) {
@@ -121,8 +116,8 @@ nb::bytes end_message(PyCompressor& self) {
     const std::unique_lock alone(self.step);
     status = self.model.end_message({.executor = self.threads.executor()});
   }
-  check_stage(status, "end_message: not every layer was added; the message is given up");
-  self.warning.tell(status, self.policy);
+  check_stage(self, status, "end_message", "not every layer was added; the message is given up");
+  self.warning.tell_or_owe(status, self.policy);
   return bytes_of(open->message.bytes(), open->bytes);
 }
 
@@ -144,7 +139,8 @@ void decode(PyCompressor& self, nb::handle payload, nb::handle out) {
   check_decoded(status);
 }
 
-void decode_add_all(PyCompressor& self, nb::list payloads, nb::handle out, float alpha) {
+void decode_add_all(PyCompressor& self, nb::list payloads, nb::handle out, nb::handle alpha) {
+  const float factor = alpha_of(alpha);
   const Messages messages(payloads);
   messages.require_host();
   const Arrays arrays(out, Access::write, "out", &self.names);
@@ -157,7 +153,7 @@ void decode_add_all(PyCompressor& self, nb::list payloads, nb::handle out, float
   {
     const nb::gil_scoped_release gil_released;
     const std::shared_lock among_others(self.step);
-    status = self.model.decode_add_all(messages.bytes, alpha, views,
+    status = self.model.decode_add_all(messages.bytes, factor, views,
                                        {.workspace = workspace.bytes(),
                                         .executor = self.threads.executor(),
                                         .statuses = each.data()});
@@ -166,20 +162,21 @@ void decode_add_all(PyCompressor& self, nb::list payloads, nb::handle out, float
 }
 
 void begin_step(PyCompressor& self, nb::handle seed, nb::handle step, nb::handle worker,
-                nb::handle channel, std::optional<std::pair<float, float>> prices) {
+                nb::handle channel, nb::handle given) {
   const Key key = key_of(seed, step, worker, channel);
+  const std::optional<Prices> prices = prices_of(given);
+  self.warning.tell_owed(self.policy);
   const nb::gil_scoped_release gil_released;
   const std::unique_lock alone(self.step);
-  const Status status = prices ? self.model.begin_step(key, {prices->first, prices->second})
-                               : self.model.begin_step(key);
+  const Status status = prices ? self.model.begin_step(key, *prices) : self.model.begin_step(key);
   if (status == Status::invalid_argument) {
-    throw Error("begin_step: prices are (" + std::to_string(prices->first) + ", " +
-                std::to_string(prices->second) +
+    throw Error("begin_step: prices are (" + std::to_string(prices->atoms) + ", " +
+                std::to_string(prices->grid) +
                 "): each has to be one that predicted_prices told, of any worker");
   }
   if (status == Status::unsupported)
     throw Error("begin_step: the layers' heads leave no room under cap=: give more bits");
-  check_stage(status, "begin_step: the step before has to end first");
+  check_stage(self, status, "begin_step", "the step before has to end first");
 }
 
 nb::bytes encode_layer(PyCompressor& self, std::size_t number, nb::handle gradient) {
@@ -199,9 +196,9 @@ nb::bytes encode_layer(PyCompressor& self, std::size_t number, nb::handle gradie
         i, view, {message.bytes().data(), message.bytes().size(), &bytes},
         {.workspace = workspace.bytes(), .executor = self.threads.executor()});
   }
-  check_stage(status,
-              "encode_layer: begin_step has to begin a step first, and a layer whose codec has a "
-              "memory is sent once a step");
+  check_stage(self, status, "encode_layer",
+              "begin_step has to begin a step first, and a layer whose codec has a memory is sent "
+              "once a step");
   return bytes_of(message.bytes(), bytes);
 }
 
@@ -212,13 +209,13 @@ void end_step(PyCompressor& self) {
     const std::unique_lock alone(self.step);
     status = self.model.end_step();
   }
-  check_stage(status, "end_step: begin_step has to begin a step first");
-  self.warning.tell(status, self.policy);
+  check_stage(self, status, "end_step", "begin_step has to begin a step first");
+  self.warning.tell_or_owe(status, self.policy);
 }
 
-/// `alpha` none: overwrites.
-void decode_layer(PyCompressor& self, std::size_t number, nb::handle payload, nb::handle out,
-                  std::optional<float> alpha) {
+/// `alpha` nothing: overwrites.
+void decode_or_add_layer(PyCompressor& self, std::size_t number, nb::handle payload, nb::handle out,
+                         std::optional<float> alpha) {
   const std::size_t i = self.layer_of(number);
   const Memory message(payload, Access::read, "payload");
   const Array array(out, Access::write, "out");
@@ -238,8 +235,18 @@ void decode_layer(PyCompressor& self, std::size_t number, nb::handle payload, nb
   check_decoded(status);
 }
 
+void decode_layer(PyCompressor& self, std::size_t number, nb::handle payload, nb::handle out) {
+  decode_or_add_layer(self, number, payload, out, {});
+}
+
+void decode_layer_add(PyCompressor& self, std::size_t number, nb::handle payload, nb::handle out,
+                      nb::handle alpha) {
+  decode_or_add_layer(self, number, payload, out, alpha_of(alpha));
+}
+
 void decode_layer_add_all(PyCompressor& self, std::size_t number, nb::list payloads, nb::handle out,
-                          float alpha) {
+                          nb::handle alpha) {
+  const float factor = alpha_of(alpha);
   const std::size_t i = self.layer_of(number);
   const Messages messages(payloads);
   messages.require_host();
@@ -252,7 +259,7 @@ void decode_layer_add_all(PyCompressor& self, std::size_t number, nb::list paylo
   {
     const nb::gil_scoped_release gil_released;
     const std::shared_lock among_others(self.step);
-    status = self.model.decode_layer_add_all(i, messages.bytes, alpha, view,
+    status = self.model.decode_layer_add_all(i, messages.bytes, factor, view,
                                              {.workspace = workspace.bytes(),
                                               .executor = self.threads.executor(),
                                               .statuses = each.data()});
@@ -299,7 +306,8 @@ void reset_memory(PyCompressor& self) {
   self.model.reset_memory();
 }
 
-void set_budget_share(PyCompressor& self, double share) {
+void set_budget_share(PyCompressor& self, nb::handle given) {
+  const double share = number_of(given, "budget_share");
   const nb::gil_scoped_release gil_released;
   const std::unique_lock alone(self.step);
   self.model.set_budget_share(share);
@@ -325,84 +333,16 @@ void load(PyCompressor& self, nb::handle state) {
 
 }  // namespace
 
-void check_taken_back(Status status) {
-  if (status == Status::unsupported)
-    throw Error("take_memory_back: the model was made without takes_back");
-  check_stage(status, "take_memory_back: between steps and messages, and not of a part");
-}
-
-PyCompressor::PyCompressor(nb::list rows, const std::string& rules, unsigned count,
-                           bool names_on_wire, const std::string& device, bool learns_ranks,
-                           bool takes_back)
-    : model(layers_of(std::move(rows)), Policy::parse(rules),
-            {.names_on_wire = names_on_wire,
-             .device = device_of(device),
-             .learns_ranks = learns_ranks,
-             .takes_back = takes_back}),
-      policy(rules),
-      threads(count),
-      names(names_of(model)),
-      layers(std::make_unique<std::mutex[]>(names.size())) {
-  set_up();
-}
-
-PyCompressor::PyCompressor(PyCompressor& whole, std::size_t first, std::size_t count)
-    : model(whole.model.part(first, count)),
-      policy(whole.policy),
-      threads(whole.threads.count()),
-      names(names_of(model)),
-      step_of_whole(&whole.step),
-      layers(std::make_unique<std::mutex[]>(names.size())) {
-  set_up();
-}
-
-void PyCompressor::set_up() {
-  std::size_t sums = 0;
-  for (const LayerSpec& layer : model.layers()) {
-    decode_workspace_bytes =
-        std::max(decode_workspace_bytes, atomo::decode_workspace_bytes(layer.shape, layer.dtype));
-    sums = std::max(sums, layer.shape.elements() * sizeof(float) + 64);
-  }
-  // Several messages that are added into a half are added in f32 before.
-  decode_workspace_bytes = std::max(decode_workspace_bytes + sums, model.decode_workspace_bytes());
-}
-
-void PyCompressor::check(std::size_t layer, const Array& array, bool encoding,
-                         const std::string& what) const {
-  const LayerSpec& wanted = model.layers()[layer];
-  if (array.shape() != wanted.shape) {
-    throw Error(what + ": the shape is " + array.shape().to_string() + ", layer '" + wanted.name +
-                "' was registered with " + wanted.shape.to_string());
-  }
-  if (encoding && array.dtype() != wanted.dtype) {
-    throw Error(what + ": the elements are " + std::string(atomo::name_of(array.dtype())) +
-                ", layer '" + wanted.name + "' was registered with " +
-                std::string(atomo::name_of(wanted.dtype)));
-  }
-}
-
-void PyCompressor::check(const Arrays& arrays, bool encoding, const std::string& what) const {
-  if (arrays.size() != names.size()) {
-    throw Error(what + ": " + std::to_string(arrays.size()) + " arrays for " +
-                std::to_string(names.size()) + " layers");
-  }
-  for (std::size_t i = 0; i < names.size(); ++i)
-    check(i, arrays[i], encoding, what + "['" + names[i] + "']");
-}
-
-std::size_t PyCompressor::layer_of(std::size_t number) const {
-  if (number < names.size()) return number;
-  throw Error("layer " + std::to_string(number) + ": the model has " +
-              std::to_string(names.size()));
-}
-
 nb::class_<PyCompressor> bind_compressor(nb::module_& module) {
   module.def(
       "budget_shares",
-      [](const std::vector<double>& rates, double power, double least, double momentum) {
-        return budget_shares(rates, power, least, momentum);
+      [](const std::vector<double>& rates, nb::handle power, nb::handle least,
+         nb::handle momentum) {
+        return budget_shares(rates, number_of(power, "power"), number_of(least, "least"),
+                             number_of(momentum, "momentum"));
       },
-      nb::arg("rates"), nb::arg("power"), nb::arg("least"), nb::arg("momentum"));
+      nb::arg("rates"), nb::arg("power").none(), nb::arg("least").none(),
+      nb::arg("momentum").none());
   auto bound =
       nb::class_<PyCompressor>(module, "Compressor", "A model of the library with its threads.")
           .def(nb::init<nb::list, const std::string&, unsigned, bool, const std::string&, bool,
@@ -419,15 +359,17 @@ nb::class_<PyCompressor> bind_compressor(nb::module_& module) {
           .def("end_message", &end_message)
           .def("decode", &decode, nb::arg("payload").none(), nb::arg("out").none())
           .def("decode_add_all", &decode_add_all, nb::arg("payloads"), nb::arg("out").none(),
-               nb::arg("alpha"))
+               nb::arg("alpha").none())
           .def("begin_step", &begin_step, nb::arg("seed").none(), nb::arg("step").none(),
                nb::arg("worker").none(), nb::arg("channel").none(), nb::arg("prices").none())
           .def("encode_layer", &encode_layer, nb::arg("number"), nb::arg("gradient").none())
           .def("end_step", &end_step)
           .def("decode_layer", &decode_layer, nb::arg("number"), nb::arg("payload").none(),
+               nb::arg("out").none())
+          .def("decode_layer_add", &decode_layer_add, nb::arg("number"), nb::arg("payload").none(),
                nb::arg("out").none(), nb::arg("alpha").none())
           .def("decode_layer_add_all", &decode_layer_add_all, nb::arg("number"),
-               nb::arg("payloads"), nb::arg("out").none(), nb::arg("alpha"));
+               nb::arg("payloads"), nb::arg("out").none(), nb::arg("alpha").none());
   bound.def("prices", [](PyCompressor& self) { return tuple_of(read<&Compressor::prices>(self)); })
       .def("predicted_prices",
            [](PyCompressor& self) { return tuple_of(read<&Compressor::predicted_prices>(self)); })
@@ -435,7 +377,7 @@ nb::class_<PyCompressor> bind_compressor(nb::module_& module) {
       .def("wire_bytes", &read<&Compressor::wire_bytes>)
       .def("budget_bytes", &read<&Compressor::budget_bytes>)
       .def("budget_share", &read<&Compressor::budget_share>)
-      .def("set_budget_share", &set_budget_share, nb::arg("share"))
+      .def("set_budget_share", &set_budget_share, nb::arg("share").none())
       .def("elements", &read<&Compressor::elements>)
       .def("max_encoded_bytes",
            [](const PyCompressor& self) { return self.model.max_encoded_bytes(); })
@@ -454,7 +396,7 @@ nb::class_<PyCompressor> bind_compressor(nb::module_& module) {
       .def(
           "notice",
           [](PyCompressor& self, std::int32_t status) {
-            self.warning.tell(static_cast<Status>(status), self.policy);
+            self.warning.tell_or_owe(static_cast<Status>(status), self.policy);
           },
           nb::arg("status"))
       .def("memory", &memory, nb::arg("number"))

@@ -63,6 +63,8 @@ class PyCompressor {
   [[nodiscard]] std::size_t layer_of(std::size_t number) const;
 };
 
+/// \throws Failure when `encode` with this key failed; Error that says how a part wants to be called.
+void check_model_encoded(const PyCompressor& self, Status status, const Key& key);
 /// \throws Error for memories that could not be taken back.
 void check_taken_back(Status status);
 

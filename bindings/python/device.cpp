@@ -77,6 +77,10 @@ class Solvers {
   std::map<std::pair<int, Stream>, HandlesPtr> handles_;
 };
 
+std::optional<float> alpha_or_none(nb::handle factor) {
+  return factor.is_none() ? std::nullopt : std::optional(alpha_of(factor));
+}
+
 /// Never given back: at the interpreter's end the driver may be gone.
 Solvers& solvers() {
   static auto* const all = new Solvers;
@@ -100,9 +104,10 @@ void encode_on(PyCodec& self, nb::handle x, nb::handle payload, nb::handle resul
   check_encoded(status);
 }
 
-/// `alpha` none: overwrites by the only message.
-void decode_on(PyCodec& self, nb::list payloads, nb::handle out, std::optional<float> alpha,
+/// `factor` none: overwrites by the only message.
+void decode_on(PyCodec& self, nb::list payloads, nb::handle out, nb::handle factor,
                nb::handle result, nb::handle workspace, std::uint64_t stream) {
+  const std::optional<float> alpha = alpha_or_none(factor);
   const Messages messages(payloads);
   const Array array(out, Access::write, "out");
   if (alpha) static_cast<void>(array.for_sums());
@@ -148,6 +153,7 @@ void encode_model_on(PyCompressor& self, const BoundArrays& gradients, nb::handl
   const Memory message(payload, Access::write, "payload");
   const Place place(result, workspace, stream);
   const Key key = key_of(seed, step, worker, channel);
+  self.warning.tell_owed(self.policy);
   Status status = Status::ok;
   {
     const nb::gil_scoped_release gil_released;
@@ -158,13 +164,14 @@ void encode_model_on(PyCompressor& self, const BoundArrays& gradients, nb::handl
                                place.context(handles));
     });
   }
-  check_encoded(status);
+  check_model_encoded(self, status, key);
 }
 
-/// `alpha` none: overwrites by the only message.
+/// `factor` none: overwrites by the only message.
 void decode_model_on(PyCompressor& self, nb::list payloads, const BoundArrays& out,
-                     std::optional<float> alpha, nb::handle result, nb::handle workspace,
+                     nb::handle factor, nb::handle result, nb::handle workspace,
                      std::uint64_t stream) {
+  const std::optional<float> alpha = alpha_or_none(factor);
   const Messages messages(payloads);
   if (!alpha && messages.bytes.size() != 1) throw Error("decode: one message is expected");
   const Place place(result, workspace, stream);
@@ -201,11 +208,12 @@ void encode_layer_on(PyCompressor& self, std::size_t number, nb::handle gradient
   check_encoded(status);
 }
 
-/// `alpha` none: overwrites by the only message.
+/// `factor` none: overwrites by the only message.
 void decode_layer_on(PyCompressor& self, std::size_t number, nb::list payloads, nb::handle out,
-                     std::optional<float> alpha, nb::handle result, nb::handle workspace,
+                     nb::handle factor, nb::handle result, nb::handle workspace,
                      std::uint64_t stream) {
   const std::size_t i = self.layer_of(number);
+  const std::optional<float> alpha = alpha_or_none(factor);
   const Messages messages(payloads);
   const Array array(out, Access::write, "out");
   if (alpha) static_cast<void>(array.for_sums());

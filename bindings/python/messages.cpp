@@ -2,8 +2,8 @@
 /// \file
 /// The functions of the module `_atomo` that need no codec object are defined here. `inspect`
 /// describes a message as a dictionary, `decode` fills arrays from it, `add` and `join` make one
-/// message of several, and `codecs` lists the codecs of the library. All of them take their scratch
-/// memory from one pool.
+/// message of several, `draws` has the random words of a key, and `codecs` lists the codecs of the
+/// library. Those that work on messages take their scratch memory from one pool.
 
 #include "messages.hpp"
 
@@ -20,6 +20,7 @@
 #include "atomo/arithmetic.hpp"
 #include "atomo/codec.hpp"
 #include "atomo/container.hpp"
+#include "atomo/own_codec.hpp"
 #include "workspaces.hpp"
 
 namespace atomo::python {
@@ -75,8 +76,8 @@ nb::dict inspect(nb::handle payload, bool exact) {
   return found;
 }
 
-/// `alpha` none: overwrites.
-void decode(nb::handle payload, nb::handle out, std::optional<float> alpha) {
+/// `alpha` nothing: overwrites.
+void decode_or_add(nb::handle payload, nb::handle out, std::optional<float> alpha) {
   const Memory message(payload, Access::read, "payload");
   const Arrays arrays(out, Access::write, "out");
   arrays.require_host();
@@ -97,7 +98,14 @@ void decode(nb::handle payload, nb::handle out, std::optional<float> alpha) {
   check_decoded(status);
 }
 
-void decode_add_all(nb::list payloads, nb::handle out, float alpha) {
+void decode(nb::handle payload, nb::handle out) { decode_or_add(payload, out, {}); }
+
+void decode_add(nb::handle payload, nb::handle out, nb::handle alpha) {
+  decode_or_add(payload, out, alpha_of(alpha));
+}
+
+void decode_add_all(nb::list payloads, nb::handle out, nb::handle alpha) {
+  const float factor = alpha_of(alpha);
   const Messages messages(payloads);
   messages.require_host();
   const Arrays arrays(out, Access::write, "out");
@@ -112,7 +120,7 @@ void decode_add_all(nb::list payloads, nb::handle out, float alpha) {
   Status status = Status::ok;
   {
     const nb::gil_scoped_release gil_released;
-    status = atomo::decode_add_all(messages.bytes, alpha, views,
+    status = atomo::decode_add_all(messages.bytes, factor, views,
                                    {.workspace = workspace.bytes(), .statuses = each.data()});
   }
   check_added(status, each);
@@ -171,6 +179,25 @@ nb::bytes join(nb::list payloads) {
   return bytes_of(joined.bytes(), bytes);
 }
 
+/// Words of the draws of a key, as bytes, and the shape of `count`: FORMAT.md, purpose `own`.
+nb::tuple draws(nb::handle key, nb::handle first, nb::handle count) {
+  constexpr std::uint64_t kWords = std::uint64_t{1} << 42;
+  const Key of = key_of(key.attr("seed"), key.attr("step"), key.attr("worker"), key.attr("channel"),
+                        key.attr("tensor"));
+  const std::uint64_t begin = integer_of(first, "first", kWords - 1);
+  const Shape shape = shape_of(count, "count");
+  if (shape.elements() > kWords - begin) {
+    throw Error("first is " + std::to_string(begin) + ", count " +
+                std::to_string(shape.elements()) + ": a key has 2^42 words");
+  }
+  std::vector<std::uint32_t> words(shape.elements());
+  {
+    const nb::gil_scoped_release gil_released;
+    own_draws(of, begin, words);
+  }
+  return nb::make_tuple(nb::bytes(words.data(), 4 * words.size()), tuple_of(shape));
+}
+
 nb::list codecs() {
   nb::list rows;
   for (const CodecHelp& codec : list_codecs()) {
@@ -189,12 +216,15 @@ nb::list codecs() {
 void bind_messages(nb::module_& module) {
   module.def("inspect", &inspect, nb::arg("payload").none(), nb::arg("exact"));
   module.def("decode_add_all", &decode_add_all, nb::arg("payloads"), nb::arg("out").none(),
-             nb::arg("alpha"));
-  module.def("decode", &decode, nb::arg("payload").none(), nb::arg("out").none(),
+             nb::arg("alpha").none());
+  module.def("decode", &decode, nb::arg("payload").none(), nb::arg("out").none());
+  module.def("decode_add", &decode_add, nb::arg("payload").none(), nb::arg("out").none(),
              nb::arg("alpha").none());
   module.def("add", &add, nb::arg("payloads"));
   module.def("vote", &vote, nb::arg("payloads"), nb::arg("out").none());
   module.def("join", &join, nb::arg("payloads"));
+  module.def("draws", &draws, nb::arg("key").none(), nb::arg("first").none(),
+             nb::arg("count").none());
   module.def("codecs", &codecs);
 }
 

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -33,15 +34,31 @@ Shared shared(nb::object object) {
 
 /// Guarded by the GIL. A raw pointer: nothing of it is destroyed when the process ends.
 PyObject* last_exception = nullptr;
+std::thread::id raised_in;      ///< the thread of `last_exception`
+bool callers_see_them = false;  ///< this extension's calls raise what ends a program
+
+/// Whether it is one that ends more than the codec's call.
+bool ends(PyObject* exception) {
+  return exception != nullptr && PyErr_GivenExceptionMatches(exception, PyExc_Exception) == 0;
+}
+
+void keep(nb::handle exception) {
+  if (ends(last_exception)) return;  // it has not been raised yet
+  Py_XDECREF(last_exception);
+  last_exception = nb::object(nb::borrow(exception)).release().ptr();
+  raised_in = std::this_thread::get_id();
+}
 
 /// Runs Python code; what it raises becomes Error. The caller holds the GIL.
 template <typename Call>
 auto in_python(const Call& call) {
+  // The library goes on after some failures, such as one to bound a message: the call is to end all the same.
+  if (callers_see_them && ends(last_exception) && raised_in == std::this_thread::get_id())
+    throw Error("interrupted");
   try {
     return call();
   } catch (nb::python_error& e) {
-    Py_XDECREF(last_exception);
-    last_exception = nb::object(nb::borrow(e.value())).release().ptr();
+    keep(e.value());
     std::string text = nb::cast<std::string>(nb::str(nb::type_name(e.type())));
     try {
       text += ": " + nb::cast<std::string>(nb::str(e.value()));
@@ -207,22 +224,16 @@ void register_in_python(const std::string& name, const std::string& help,
                   }});
 }
 
-/// Words of the draws of a key, as bytes: FORMAT.md, purpose `own`.
-nb::bytes draws(const std::vector<std::uint64_t>& key, std::uint64_t first, std::size_t count) {
-  std::vector<std::uint32_t> words(count);
-  {
-    const nb::gil_scoped_release gil_released;
-    own_draws({.seed = key.at(0),
-               .step = static_cast<std::uint32_t>(key.at(1)),
-               .tensor = static_cast<std::uint16_t>(key.at(2)),
-               .worker = static_cast<std::uint16_t>(key.at(3)),
-               .channel = static_cast<std::uint16_t>(key.at(4))},
-              first, words);
-  }
-  return nb::bytes(words.data(), 4 * count);
-}
-
 }  // namespace
+
+void let_callers_see_what_ends() { callers_see_them = true; }
+
+bool restore_what_ends(bool of_any) {
+  if (!ends(last_exception) || !(of_any || raised_in == std::this_thread::get_id())) return false;
+  const nb::object ended = take_codec_exception();
+  PyErr_SetObject(ended.type().ptr(), ended.ptr());
+  return true;
+}
 
 nb::object take_codec_exception() { return nb::steal(std::exchange(last_exception, nullptr)); }
 
@@ -239,7 +250,6 @@ void bind_own_codecs(nb::module_& module, void (*when_unregistered)()) {
       },
       nb::arg("name"));
   module.def("load_codecs", &load_codecs, nb::arg("path"));
-  module.def("draws", &draws, nb::arg("key"), nb::arg("first"), nb::arg("count"));
 }
 
 }  // namespace atomo::python

@@ -42,11 +42,12 @@ struct State {
 };
 
 nb::bytes make(nb::list before, nb::list after, const std::string& note, unsigned threads) {
+  const unsigned workers = checked_threads(threads);
   const State old(before), now(after);
   std::vector<std::byte> patch;
   {
     const nb::gil_scoped_release gil_released;
-    ThreadPool pool(threads);
+    ThreadPool pool(workers);
     patch = make_patch(old.views, now.views, note, &pool);
   }
   return bytes_of(patch, patch.size());
@@ -81,6 +82,7 @@ nb::dict inspect(nb::handle payload) {
 }
 
 void apply(nb::handle payload, nb::list before, nb::list out, unsigned threads) {
+  const unsigned workers = checked_threads(threads);
   const Memory patch(payload, Access::read, "patch");
   const ConstBytes bytes = patch.on_host();
   const State old(before);
@@ -93,7 +95,7 @@ void apply(nb::handle payload, nb::list before, nb::list out, unsigned threads) 
     rooms.push_back(held.back().writable());
   }
   const nb::gil_scoped_release gil_released;
-  ThreadPool pool(threads);
+  ThreadPool pool(workers);
   apply_patch(bytes, old.views, rooms, &pool);
 }
 

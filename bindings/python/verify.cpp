@@ -9,12 +9,14 @@
 #include <nanobind/stl/string.h>
 
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "arguments.hpp"
 #include "arrays.hpp"
 #include "atomo/verify.hpp"
+#include "own_codecs.hpp"
 
 namespace atomo::python {
 namespace {
@@ -53,9 +55,19 @@ verify::NonFinite non_finite_of(const std::string& name) {
   throw Error("non_finite '" + name + "': any, told and everywhere are accepted");
 }
 
+/// \throws nb::type_error for a claim of another type, in the words of the others.
+[[noreturn]] void refuse_claim(const std::string& what, const char* expected, nb::handle value) {
+  throw nb::type_error((what + ": " + expected + " is expected, found " + shown(value)).c_str());
+}
+
 void add_claim(verify::Claims& claims, const std::string& name, nb::handle value) {
-  const auto truth = [&] { return nb::cast<bool>(value); };
-  const auto number = [&] { return nb::cast<double>(nb::float_(value)); };
+  const std::string what = "claims: " + name;
+  const auto truth = [&] {
+    const std::string type = type_of(value);  // Python's, or NumPy's of either name
+    if (type != "bool" && type != "bool_") refuse_claim(what, "True or False", value);
+    return PyObject_IsTrue(value.ptr()) == 1;
+  };
+  const auto number = [&] { return number_of(value, what.c_str()); };
   if (name == "unbiased") {
     claims.unbiased = truth();
   } else if (name == "bias_bound") {
@@ -79,7 +91,10 @@ void add_claim(verify::Claims& claims, const std::string& name, nb::handle value
   } else if (name == "fixed_size") {
     claims.fixed_size = truth();
   } else if (name == "max_bytes") {
-    claims.max_bytes = [most = nb::cast<std::size_t>(value)](const Shape&) { return most; };
+    constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
+    claims.max_bytes = [most = integer_of(value, what.c_str(), kMost)](const Shape&) {
+      return most;
+    };
   } else if (name == "average_bytes") {
     claims.average_bytes = [most = number()](const verify::Input&) { return most; };
   } else if (name == "bits") {
@@ -91,6 +106,7 @@ void add_claim(verify::Claims& claims, const std::string& name, nb::handle value
   } else if (name == "order_free") {
     claims.order_free = truth();
   } else if (name == "non_finite") {
+    if (!nb::isinstance<nb::str>(value)) refuse_claim(what, "a str", value);
     claims.non_finite = non_finite_of(nb::cast<std::string>(value));
   } else {
     throw Error("verify: '" + name + "' is no claim");
@@ -114,18 +130,24 @@ std::vector<verify::Input> inputs_of(const nb::list& arrays) {
 
 nb::tuple verify_one(const std::optional<std::string>& codec, nb::object encode, nb::object decode,
                      const std::string& name, const std::optional<nb::dict>& claimed,
-                     nb::list arrays, std::uint64_t outcomes, std::uint64_t seed,
-                     std::uint32_t draws, double family_error, bool own_inputs) {
+                     nb::list arrays, nb::handle outcome_count, nb::handle seed, nb::handle draws,
+                     nb::handle family_error, bool own_inputs) {
+  constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+  const std::uint64_t outcomes = integer_of(outcome_count, "outcomes", kMost);
   verify::Options options;
-  options.seed = seed;
-  options.draws = draws;
-  options.family_error = family_error;
+  options.seed = integer_of(seed, "seed", kMost);
+  options.draws = static_cast<std::uint32_t>(
+      integer_of(draws, "draws", std::numeric_limits<std::uint32_t>::max()));
+  options.family_error = number_of(family_error, "family_error");
   options.own_inputs = own_inputs;
   options.inputs = inputs_of(arrays);
   verify::Claims claims;
   if (codec && !claimed) claims = verify::claims_of(Codec::parse(*codec));
   if (claimed)
-    for (const auto& [key, value] : *claimed) add_claim(claims, nb::cast<std::string>(key), value);
+    for (const auto& [key, value] : *claimed) {
+      if (!nb::isinstance<nb::str>(key)) refuse_claim("claims", "a mapping of names", key);
+      add_claim(claims, nb::cast<std::string>(key), value);
+    }
   verify::Report report;
   if (codec) {
     const verify::Subject subject = verify::subject_of(Codec::parse(*codec));
@@ -134,6 +156,8 @@ nb::tuple verify_one(const std::optional<std::string>& codec, nb::object encode,
   } else {
     report = verify::run(subject_of(name, encode, decode, outcomes), claims, options);
   }
+  // A run takes whatever a registered codec raises for a finding.
+  if (restore_what_ends(false)) throw nb::python_error();
   return nb::make_tuple(report.to_json(), report.to_text());
 }
 
@@ -142,8 +166,8 @@ nb::tuple verify_one(const std::optional<std::string>& codec, nb::object encode,
 void bind_verify(nb::module_& module) {
   module.def("verify", &verify_one, nb::arg("codec").none(), nb::arg("encode").none(),
              nb::arg("decode").none(), nb::arg("name"), nb::arg("claims").none(), nb::arg("arrays"),
-             nb::arg("outcomes"), nb::arg("seed"), nb::arg("draws"), nb::arg("family_error"),
-             nb::arg("own_inputs"));
+             nb::arg("outcomes").none(), nb::arg("seed").none(), nb::arg("draws").none(),
+             nb::arg("family_error").none(), nb::arg("own_inputs"));
 }
 
 }  // namespace atomo::python

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "arguments.hpp"
 #include "atomo/thread_pool.hpp"
 #include "atomo/types.hpp"
 
@@ -77,10 +78,8 @@ class WorkspacePool {
 /// The threads of a model, made again in a process that was forked off: threads do not come along.
 class Threads {
  public:
-  /// \throws Error for 0 threads.
-  explicit Threads(unsigned count) : count_(count) {
-    if (count == 0) throw Error("threads is 0: at least 1 is needed, the calling thread");
-  }
+  /// \throws Error like `checked_threads`.
+  explicit Threads(unsigned count) : count_(checked_threads(count)) {}
   /// Null for one thread.
   [[nodiscard]] Executor* executor() {
     if (count_ == 1) return nullptr;

@@ -89,8 +89,9 @@ Status unpack_lossless(ConstBytes message, const Payload& payload) noexcept;
 [[nodiscard]] std::uint64_t unpacked_bytes(ConstBytes message) noexcept;
 
 /// Joins containers of consecutive layers (by `Key::tensor`) into one: the same bytes as encoding
-/// them together at the same prices. `parts` are in ascending order of tensor. Status::corrupt when
-/// keys or prices do not belong together.
+/// them together at the same prices. `parts` are in ascending order of tensor. Status::shape_mismatch
+/// for a part whose key is not that of the layers behind the part before, Status::price_mismatch for
+/// different prices.
 Status join(std::span<const ConstBytes> parts, const Payload& payload) noexcept;
 
 /// Capacity that suffices for `join` of parts of these sizes.

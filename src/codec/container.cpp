@@ -165,10 +165,9 @@ Status gather(std::span<const ConstBytes> parts, Joined& all) {
     Key expected = all.key;
     expected.tensor = static_cast<std::uint16_t>(expected.tensor + all.rows.size());
     if (p == 0) all.key = h.key;
-    if ((p > 0 && expected != h.key) || !merge_price(all.price, h.price) ||
-        !merge_price(all.grid_step, h.grid_step)) {
-      return Status::corrupt;
-    }
+    if (p > 0 && expected != h.key) return Status::shape_mismatch;
+    if (!merge_price(all.price, h.price) || !merge_price(all.grid_step, h.grid_step))
+      return Status::price_mismatch;
     all.named = all.named && (h.flags & format::kFlagNames) != 0;
     Status status = Status::ok;
     for (LayerCursor layer(head); layer.next(status);) {

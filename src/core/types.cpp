@@ -65,7 +65,8 @@ std::string_view describe(Status s) noexcept {
     case Status::corrupt:
       return "the checksums hold, but the content breaks the format's rules";
     case Status::shape_mismatch:
-      return "the message holds other layers than the tensors given";
+      return "the message holds other layers than the tensors given, or than belong with the "
+             "messages given before it";
     case Status::codec_mismatch:
       return "the message was written by another codec";
     case Status::unsupported:
@@ -73,7 +74,7 @@ std::string_view describe(Status s) noexcept {
     case Status::external:
       return "a library below (LAPACK, blosc, CUDA) reported failure";
     case Status::price_mismatch:
-      return "the messages have different grid steps: only those of one step add";
+      return "the messages have different grid steps or prices: only those of the same add or join";
     case Status::too_large:
       return "a sum of levels reached 2^53, more than a message can hold";
     case Status::invalid_argument:

@@ -2,6 +2,7 @@
 """Memories in front of codecs: in a Compressor, refused where there is no state."""
 
 import pickle
+import warnings
 
 import atomo
 import numpy as np
@@ -117,6 +118,45 @@ def test_no_memory_inside_jax():
                  lambda: atomo.jax.encode_tree({"a": x}, "ef+topk:keep=0.1", seed=1, step=0)):
         with pytest.raises(Exception, match="calls inside JAX have no state|keeps a memory"):
             jax.block_until_ready(call())
+
+
+def whole(model, step):
+    return model.encode(gradients(step), step=step)
+
+
+def one_by_one(model, step):
+    model.begin_message(step=step)
+    for name, x in gradients(step).items():
+        model.add_layer(name, x)
+    return model.end_message()
+
+
+def streamed(model, step):
+    model.begin_step(step=step)
+    made = [model.encode_layer(name, x) for name, x in gradients(step).items()]
+    model.end_step()
+    return made
+
+
+@pytest.mark.parametrize("send", [whole, one_by_one, streamed])
+def test_a_warning_that_is_an_error_loses_no_message(send):
+    """A call either returns its message and moves the memories, or raises and moves none."""
+    policy = "ef+atomo:bits=0.001"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        quiet = atomo.Compressor(LAYERS, policy)
+        wanted = [send(quiet, step) for step in range(5)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model, made, told = atomo.Compressor(LAYERS, policy), [], 0
+        while len(made) < len(wanted):
+            before = model.state()
+            try:
+                made.append(send(model, len(made)))
+            except UserWarning as warning:
+                assert "does not pay" in str(warning) and model.state() == before
+                told += 1
+    assert made == wanted and told == 1 and model.state() == quiet.state()
 
 
 def test_no_memory_on_a_device():

@@ -67,14 +67,22 @@ def test_sums():
     assert atomo.add(payloads[:1]) == payloads[0]
 
 
+def layer_at(name, price):
+    """A layer's message of a step at that price."""
+    model = atomo.Compressor({"a": X, "b": X}, "atomo:atoms=blocks,bits=1")
+    model.begin_step(step=0, prices=(price, 0))
+    return model.encode_layer(name, X)
+
+
 @pytest.mark.parametrize("call, status", [
-    (lambda: atomo.add([]), "invalid_argument"),
     (lambda: atomo.add([payload_of("sign")]), "unsupported"),
     (lambda: atomo.add([payload_of("atomo:atoms=coordinate,delta=0.125"),
                         atomo.Codec("atomo:atoms=coordinate,delta=0.25").encode(X, step=0)]), "price_mismatch"),
     (lambda: atomo.add([payload_of("atomo:atoms=coordinate,delta=0.125"),
                         atomo.Codec("atomo:atoms=coordinate,delta=0.125").encode(X[:3], step=0)]), "shape_mismatch"),
-    (lambda: atomo.join([payload_of("sign"), payload_of("sign")]), "corrupt"),
+    (lambda: atomo.join([payload_of("sign"), payload_of("sign")]), "shape_mismatch"),
+    (lambda: atomo.join([layer_at("a", 0.5), layer_at("b", 1.0)]), "price_mismatch"),
+    (lambda: atomo.vote([payload_of("qsgd:bits=4")], out=[X.copy()]), "unsupported"),
 ])
 def test_what_does_not_belong_together(call, status):
     with pytest.raises(atomo.DecodeError) as caught:
@@ -85,6 +93,26 @@ def test_what_does_not_belong_together(call, status):
 def test_messages_that_do_not_add_are_told_what_does():
     with pytest.raises(atomo.DecodeError, match="2 messages do not add: .* atomo:atoms=coordinate"):
         atomo.add([payload_of("sign")] * 2)
+
+
+def test_messages_that_do_not_join_or_vote_are_told_what_does():
+    sign = atomo.Codec("sign")
+    steps = [sign.encode(X, step=step, tensor=step) for step in range(2)]
+    turned = [sign.encode(X, step=0, tensor=tensor) for tensor in (1, 0)]
+    for messages in (steps, turned):
+        with pytest.raises(atomo.DecodeError, match="of one seed, step, worker and channel, and the `tensor` of each"):
+            atomo.join(messages)
+    with pytest.raises(atomo.DecodeError, match="different prices: all have to be encoded at the same"):
+        atomo.join([layer_at("a", 0.5), layer_at("b", 1.0)])
+    with pytest.raises(atomo.DecodeError, match="2 messages do not vote: all have to be of the codec sign"):
+        atomo.vote([payload_of("qsgd:bits=4")] * 2, out=[X.copy()])
+
+
+@pytest.mark.parametrize("call", [atomo.add, atomo.join, lambda messages: atomo.vote(messages, out=[X.copy()])])
+def test_no_messages_at_all(call):
+    with pytest.raises(atomo.Error, match="no messages were given, at least one is needed") as caught:
+        call([])
+    assert caught.value.status == "invalid_argument" and not isinstance(caught.value, atomo.DecodeError)
 
 
 def test_what_a_device_reports_is_told_in_words():

@@ -313,6 +313,95 @@ else:
 """
 
 
+@pytest.mark.parametrize("ends", [KeyboardInterrupt, SystemExit])
+def test_what_ends_a_program_is_no_failure_of_the_codec(ends):
+    """A loop that catches `atomo.Error` must not swallow Ctrl-C."""
+    class Ended(Plain):
+        where = None
+
+        def reach(self, place):
+            if place == self.where:
+                raise ends(place)
+
+        def __init__(self):
+            self.reach("make")
+
+        def max_bytes(self, shape):
+            self.reach("max_bytes")
+            return 4 * int(np.prod(shape))
+
+        def encode(self, array, key):
+            self.reach("encode")
+            return super().encode(array, key)
+
+        def decode(self, body, shape):
+            self.reach("decode")
+            return super().decode(body, shape)
+
+    codec = registered(Ended)
+    models = [atomo.Compressor({name: X for name in "abcd"}, "mine", threads=threads) for threads in (1, 3)]
+    grads = {name: X for name in "abcd"}
+    payload, whole = codec.encode(X, step=0), models[0].encode(grads, step=0)
+    encodings = [lambda: codec.encode(X, step=0), lambda: atomo.verify("mine", claims={"unbiased": True}, draws=64)]
+    decodings = [lambda: codec.decode(payload, like=X), lambda: codec.decode_add_all([payload], out=X.copy()),
+                 lambda: atomo.decode(payload)]
+    for model in models:
+        encodings.append(lambda model=model: model.encode(grads, step=0))
+        decodings.append(lambda model=model: model.decode_add_all([whole], out={name: X.copy() for name in grads}))
+    for where, calls in (("make", [lambda: atomo.Codec("mine")]), ("encode", encodings), ("decode", decodings),
+                         ("max_bytes", [lambda: codec.encode(X, step=0), lambda: atomo.Compressor({"a": X}, "mine")])):
+        for call in calls:
+            Ended.where = where
+            with pytest.raises(ends, match=where) as caught:
+                call()
+            assert caught.value.__cause__ is None and caught.traceback[-1].name == "reach"
+            Ended.where = None
+            call()  # it was raised once, and is not again
+
+
+def test_an_interrupt_where_the_library_goes_on_is_not_lost():
+    """A bound of a message is taken from elsewhere where `max_bytes` fails: the call ends all the same."""
+    class Interrupted(Plain):
+        calls, at = 0, None
+
+        def max_bytes(self, shape):
+            Interrupted.calls += 1
+            if Interrupted.calls == self.at:
+                raise KeyboardInterrupt
+            return 4 * int(np.prod(shape))
+
+    codec = registered(Interrupted)
+    codec.encode(X, step=0)
+    for at in range(1, Interrupted.calls + 1):
+        Interrupted.calls, Interrupted.at = 0, at
+        with pytest.raises(KeyboardInterrupt):
+            codec.encode(X, step=0)
+
+
+@pytest.mark.parametrize("field, value", [("seed", 2**64), ("step", 2**32 + 2), ("tensor", 2**16), ("worker", 70000),
+                                          ("channel", -1)])
+def test_keys_of_draws_do_not_wrap(field, value):
+    """Two senders would share their draws."""
+    key = {"seed": 1, "step": 2, "tensor": 0, "worker": 0, "channel": 0, field: value}
+    with pytest.raises(atomo.Error, match=f"{field} is {value}: it must be from 0 to "):
+        atomo.draws(atomo.Key(**key), 3)
+
+
+def test_draws_that_cannot_be():
+    key = atomo.Key(seed=1, step=2, tensor=0, worker=0, channel=0)
+    for call, words in ((lambda: atomo.draws(key, -1), "count is -1"), (lambda: atomo.draws(key, (2, -1)), "count is -1"),
+                        (lambda: atomo.draws(key, 1, first=-1), "first is -1"),
+                        (lambda: atomo.draws(key, 2, first=2**42 - 1), "a key has 2^42 words")):
+        with pytest.raises(atomo.Error) as caught:
+            call()
+        assert words in str(caught.value)
+    for count in ("x", None, 2.5):
+        with pytest.raises(TypeError, match="count: "):
+            atomo.draws(key, count)
+    words = atomo.draws(key, (2, 3), first=5)
+    assert words.shape == (2, 3) and (words.ravel() == atomo.draws(key, np.int64(11))[5:]).all()
+
+
 def test_a_shared_object_is_loaded(tmp_path):
     root = Path(__file__).resolve().parents[2]
     plugin = tmp_path / "mycodec.so"

@@ -84,6 +84,65 @@ def test_torch_tensors():
     refused(lambda: CODEC.encode(torch.ones(6, 8, dtype=torch.float64), step=0), "float64")
 
 
+def test_torch_tensors_with_the_negative_bit():
+    torch = pytest.importorskip("torch")
+    x = torch._neg_view(torch.tensor(X))  # as z.conj().imag is
+    words = "this tensor has its negative bit set: give its .resolve_neg()"
+    model = atomo.Compressor({"a": X}, "identity")
+    refused(lambda: CODEC.encode(x, step=0), "x: " + words)
+    refused(lambda: model.encode({"a": x}, step=0), "gradients['a']: " + words)
+    refused(lambda: CODEC.decode(PAYLOAD, out=x), "out: " + words)
+    refused(lambda: atomo.decode_add(PAYLOAD, out=[x]), "out[0]: " + words)
+    assert CODEC.encode(x.resolve_neg(), step=0) == CODEC.encode(-X, step=0)
+    assert not CODEC.decode(PAYLOAD, like=x).is_neg()
+
+
+@pytest.mark.parametrize("alpha, words, error", [
+    ("x", "alpha: a number is expected, found str", TypeError), (None, "alpha: a number is expected, found NoneType", TypeError),
+    (1e300, "alpha is 1e+300: its magnitude must be at most 3.4028235e+38", atomo.Error),
+    (10**400, "alpha is an integer of more than 1024 bits", atomo.Error), (float("nan"), "alpha is NaN", atomo.Error)])
+def test_factors(alpha, words, error):
+    model, out = atomo.Compressor({"a": X}, "qsgd:bits=2"), X.copy()
+    whole = model.encode({"a": X}, step=0)
+    for call in (lambda: CODEC.decode_add(PAYLOAD, out=out, alpha=alpha), lambda: CODEC.decode_add_all([PAYLOAD], out=out, alpha=alpha),
+                 lambda: atomo.decode_add(PAYLOAD, out=[out], alpha=alpha),
+                 lambda: atomo.decode_add_all([PAYLOAD], out=[out], alpha=alpha),
+                 lambda: model.decode_add(whole, out={"a": out}, alpha=alpha),
+                 lambda: model.decode_layer_add("a", PAYLOAD, out=out, alpha=alpha),
+                 lambda: model.decode_layer_add_all("a", [PAYLOAD], out=out, alpha=alpha)):
+        refused(call, words, error=error)
+    numpy.testing.assert_array_equal(out, X)
+    for factor in (numpy.float32(2), numpy.array(2), 2):
+        numpy.testing.assert_array_equal(CODEC.decode_add(PAYLOAD, out=numpy.zeros_like(X), alpha=factor),
+                                         2 * CODEC.decode(PAYLOAD, like=X))
+
+
+def test_numbers_of_models():
+    model = atomo.Compressor({"a": 4}, "atomo:bits=1")
+    refused(lambda: setattr(model, "budget_share", "x"), "budget_share: a number is expected, found str", error=TypeError)
+    for prices in ((1,), 5, (1, 2, 3)):
+        refused(lambda: model.begin_step(step=0, prices=prices), f"prices is {prices}: two numbers are expected")
+    refused(lambda: model.begin_step(step=0, prices=("x", 0)), "prices[0]: a number is expected, found str", error=TypeError)
+    refused(lambda: model.begin_step(step=0, prices=(0, 1e300)), "prices[1] is 1e+300: its magnitude must be at most")
+    refused(lambda: atomo.budget_shares([1.0], power="x"), "power: a number is expected, found str", error=TypeError)
+    refused(lambda: atomo.budget_shares([1.0], momentum=None), "momentum: a number is expected", error=TypeError)
+    assert atomo.Compressor({"a": numpy.int64(5), "b": numpy.uint8(2)}, "sign").shape("a") == (5,)
+
+
+def test_parts_have_no_steps_of_their_own():
+    model = atomo.Compressor({"a": 4, "b": 5}, "ef+topk:keep=0.5")
+    part, x = model.part(["b"]), numpy.ones(5, "float32")
+    refused(lambda: part.encode({"b": x}, step=0), "between begin_step and end_step of the model that it is a part of")
+    for call in (lambda: part.begin_step(step=0), lambda: part.begin_message(step=0), lambda: part.add_layer("b", x),
+                 lambda: part.encode_layer("b", x), part.end_step):
+        refused(call, "a part has no steps and messages of its own")
+    model.begin_step(seed=1, step=3)
+    refused(lambda: part.encode({"b": x}, seed=1, step=4), "encode: seed 1, step 4, worker 0, channel 0: ", "the key of the step under way")
+    part.encode({"b": x}, seed=1, step=3)
+    refused(lambda: part.encode({"b": x}, seed=1, step=3), "once in between where a codec has a memory")
+    model.end_step()
+
+
 @pytest.mark.parametrize("thing", [None, [1.0, 2.0], "abc", 3, object()], ids=repr)
 def test_what_is_no_array(thing):
     refused(lambda: CODEC.encode(thing, step=0), "x: an array", error=TypeError)
@@ -200,6 +259,7 @@ def test_set_up_of_models():
     refused(lambda: atomo.Compressor(["a"], "sign"), "layers: a mapping", error=TypeError)
     refused(lambda: atomo.Compressor({"a": "xy"}, "sign"), "layer 'a': a shape or an array", error=TypeError)
     refused(lambda: atomo.Compressor({"a": (3, -1)}, "sign"), "layer 'a'", "-1")
+    refused(lambda: atomo.Compressor({"a": (2.5,)}, "sign"), "layer 'a': shape: an integer is expected, found float", error=TypeError)
     refused(lambda: atomo.Compressor({"a": 3}, "b=sign"), "no rule", "'a'")
     refused(lambda: atomo.Compressor({"a": 3}, "*=sgin"), "sgin", "line 1")
     refused(lambda: atomo.Compressor({"a": 3}, "sgin"), "sgin", "sign")

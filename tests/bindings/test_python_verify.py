@@ -7,6 +7,27 @@ import numpy
 import pytest
 
 
+@pytest.mark.parametrize("options, words, error", [
+    ({"draws": -1}, "draws is -1: it must be from 0 to", atomo.Error),
+    ({"outcomes": "x"}, "outcomes: an integer is expected, found str", TypeError),
+    ({"seed": None}, "seed: an integer is expected, found NoneType", TypeError),
+    ({"family_error": "x"}, "family_error: a number is expected, found str", TypeError),
+    ({"claims": {"unbiased": "x"}}, "claims: unbiased: True or False is expected, found 'x'", TypeError),
+    ({"claims": {"omega": "x"}}, "claims: omega: a number is expected, found str", TypeError),
+    ({"claims": {"max_bytes": -1}}, "claims: max_bytes is -1", atomo.Error),
+    ({"claims": {"non_finite": 3}}, "claims: non_finite: a str is expected, found 3", TypeError),
+    ({"claims": {3: True}}, "claims: a mapping of names is expected, found 3", TypeError)])
+def test_options_are_refused_by_name(options, words, error):
+    with pytest.raises(error) as caught:
+        atomo.verify("sign", **options)
+    assert words in str(caught.value)
+
+
+def test_claims_of_numpy():
+    claims = {"unbiased": numpy.bool_(False), "max_bytes": numpy.int64(10**9), "bias_bound": numpy.float32(0)}
+    assert atomo.verify("sign", claims=claims, draws=64)["holds"]
+
+
 def draws_of(key):
     return numpy.random.Generator(numpy.random.Philox(key=[key.seed, key.step << 32 | key.worker << 16 | key.tensor]))
 

@@ -436,8 +436,50 @@ def test_output_that_nobody_takes_stops_no_run():
     assert kept == ["one"]
 
 
+@pytest.fixture
+def mpirun(tmp_path, monkeypatch):
+    """Makes an mpirun of a shell script."""
+    def make(script):
+        (tmp_path / "mpirun").write_text("#!/bin/sh\n" + script)
+        (tmp_path / "mpirun").chmod(0o700)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    return make
+
+
+def test_nothing_of_a_launch_stays_open(mpirun, capsys):
+    mpirun("echo one\necho two >&2\n")
+    processes = []
+    _launch.launch([], 1, [], started=processes.append)
+    assert capsys.readouterr() == ("one\n", "two\n")
+    assert processes[0].stdout.closed and processes[0].stderr.closed
+
+
+def test_a_failure_has_what_processes_said_else_what_mpirun_says(mpirun):
+    said = "echo ------ >&2\necho no such host >&2\necho ------ >&2\n"
+    mpirun(said + "exit 1\n")
+    with pytest.raises(atomo.train.Failed, match="^mpirun ended with status 1\n------\nno such host\n------$"):
+        _launch.launch([], 1, [])
+    mpirun(said + "echo a model raised >&2\nexit 1\n")
+    with pytest.raises(atomo.train.Failed, match="^mpirun ended with status 1\na model raised$"):
+        _launch.launch([], 1, [])
+
+
 @pytest.mark.parametrize("options, words", [
     ({"nodes": None}, "how many processes"),
+    ({"nodes": 1.5}, r"nodes is 1\.5: it must be an integer from 1"),
+    ({"nodes": "2"}, "nodes is '2': it must be an integer from 1"),
+    ({"nodes": True}, "nodes is True: it must be an integer from 1"),
+    ({"nodes": 0}, "nodes is 0: it must be an integer from 1"),
+    ({"seed": 2**64}, r"seed is 18446744073709551616: it must be an integer from 0 to 2\*\*64 - 1"),
+    ({"seed": -1}, "seed is -1: it must be"),
+    ({"seed": 0.5}, r"seed is 0\.5: it must be"),
+    ({"launcher": "--hostfile hosts"}, "launcher is '--hostfile hosts': a list of words for mpirun"),
+    ({"launcher": None}, "launcher is None: a list of words"),
+    ({"launcher": ["-x", 1]}, r"launcher is \['-x', 1\]: a list of words"),
+    ({"help": True}, "help: leave it out"),
+    ({"list": True}, "list: leave it out"),
+    ({"secret": "secret"}, "secret: goes with workers"),
     ({"algorithm": "psgd"}, "psgd"),
     ({"codec": "qsgd:bits=9"}, "bits"),
     ({"local_step": 2}, "local-step"),

@@ -140,11 +140,34 @@ TEST(Container, JoinRefusesPartsThatDoNotBelongTogether) {
     return join(parts, payload);
   };
   EXPECT_EQ(joined(a, b), Status::ok);
-  EXPECT_EQ(joined(a, gap), Status::corrupt);
-  EXPECT_EQ(joined(a, other), Status::corrupt);
-  EXPECT_EQ(joined(b, a), Status::corrupt);
+  EXPECT_EQ(joined(a, gap), Status::shape_mismatch);
+  EXPECT_EQ(joined(a, other), Status::shape_mismatch);
+  EXPECT_EQ(joined(b, a), Status::shape_mismatch);
   const ConstBytes parts[] = {a, b};
   EXPECT_EQ(join(parts, {out.data(), 100, &bytes}), Status::buffer_too_small);
+}
+
+TEST(Container, JoinRefusesPartsOfDifferentPrices) {
+  const std::vector<float> x = test::heavy_tailed(400, 1, 400);
+  const auto part = [&](std::size_t layer, float price) {
+    Compressor c({{"a", {400}}, {"b", {400}}}, Policy(Codec::parse("atomo:atoms=blocks,bits=1")));
+    std::vector<std::byte> bytes(c.max_encoded_bytes(layer)),
+        workspace(c.encode_workspace_bytes(layer));
+    std::uint64_t written = 0;
+    EXPECT_EQ(c.begin_step({}, {.atoms = price}), Status::ok);
+    EXPECT_EQ(c.encode_layer(layer, {x.data(), DType::f32, {400}},
+                             {bytes.data(), bytes.size(), &written}, {.workspace = workspace}),
+              Status::ok);
+    bytes.resize(written);
+    return bytes;
+  };
+  std::vector<std::byte> out(10000);
+  std::uint64_t bytes = 0;
+  const Payload payload{out.data(), out.size(), &bytes};
+  const auto a = part(0, 0.5f), b = part(1, 0.5f), dearer = part(1, 1);
+  const ConstBytes alike[] = {a, b}, different[] = {a, dearer};
+  EXPECT_EQ(join(alike, payload), Status::ok);
+  EXPECT_EQ(join(different, payload), Status::price_mismatch);
 }
 
 /// Thousands of kinds, used forth and back: a walk through the layers takes no longer for it.

@@ -157,7 +157,8 @@ class Compressor:
         `gradients` maps every layer's name to an array of the registered shape and dtype. The rest is the key, as in
         `Codec.encode`. Returns `bytes`; on a GPU a uint8 array there, which waits for the stream. Calls of several
         threads wait for one another. Warns once (`UserWarning`) when the budget does not pay for a message worth
-        sending, which is then exceeded. Raises `atomo.Error`.
+        sending, which is then exceeded. Where warnings are errors (`python -W error`) the next message or step raises
+        it as it begins: this message is returned, because memories have moved with it. Raises `atomo.Error`.
         """
         arrays = self._ordered(gradients, "gradients")
         if self._on_cuda(arrays[0]):
@@ -245,7 +246,7 @@ class Compressor:
         near `bits=` a small model's layers spend much less than the budget; a larger cap leaves them more of it. Raises
         `atomo.Error` while a step is under way.
         """
-        self._model.begin_step(seed, step, worker, channel, None if prices is None else tuple(prices))
+        self._model.begin_step(seed, step, worker, channel, prices)
 
     def encode_layer(self, name: str, gradient: Array) -> bytes | Any:
         """Encodes one layer of the step as a message of its own; any order, any thread.
@@ -320,7 +321,7 @@ class Compressor:
         if self._on_cuda(array):
             _device.decode_layer(self._model, number, [payload], array, None)
         else:
-            self._model.decode_layer(number, payload, array, None)
+            self._model.decode_layer(number, payload, array)
         return array if like is None else finished(array, like)
 
     def decode_layer_add(self, name: str, payload: Any, *, out: AnyArray, alpha: float = 1.0) -> AnyArray:
@@ -329,7 +330,7 @@ class Compressor:
         if self._on_cuda(out):
             _device.decode_layer(self._model, number, [payload], out, alpha)
         else:
-            self._model.decode_layer(number, payload, out, alpha)
+            self._model.decode_layer_add(number, payload, out, alpha)
         return out
 
     def decode_layer_add_all(self, name: str, payloads: Sequence[Any], *, out: AnyArray,

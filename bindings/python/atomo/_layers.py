@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy
+
 from ._errors import Error
 from ._frameworks import dtype_name
 
 
 def spec_of(name: str, value: Any) -> tuple[str, tuple[int, ...], str]:
     """(name, shape, dtype) of a layer given by an array or by its shape, which is f32 then."""
+    if isinstance(value, (int, numpy.integer)):  # NumPy's integers have a shape and a dtype too
+        return name, (int(value),), "f32"
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         try:
             return name, tuple(value.shape), dtype_name(value.dtype)
         except Error as error:
             raise Error(f"layer '{name}': {error}") from None
-    if isinstance(value, int):
-        return name, (value,), "f32"
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
         raise TypeError(f"layer '{name}': a shape or an array is expected, found {type(value).__name__}")
     return name, tuple(value), "f32"

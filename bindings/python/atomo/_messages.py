@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -164,16 +164,16 @@ def decode(payload: Any, *, like: Sequence[Array] | None = None, out: Sequence[A
     if like is not None and out is not None:
         raise Error("one of like= and out=, not both")
     if out is not None:
-        return _into(payload, list(out), None)
+        return _into(_atomo.decode, payload, list(out))
     if like is None:
-        return _into(payload, [numpy.empty(layer.shape, numpy.float32) for layer in inspect(payload).layers], None)
-    arrays = _into(payload, [empty_like(x) for x in like], None)
+        return _into(_atomo.decode, payload, [numpy.empty(layer.shape, numpy.float32) for layer in inspect(payload).layers])
+    arrays = _into(_atomo.decode, payload, [empty_like(x) for x in like])
     return [finished(array, x) for array, x in zip(arrays, like)]
 
 
 def decode_add(payload: Any, *, out: Sequence[AnyArray], alpha: float = 1.0) -> list[AnyArray]:
     """Adds every layer of any message: out[i] = out[i] + alpha * decoded[i], on the CPU and in f32. Returns `out`."""
-    return _into(payload, list(out), alpha)
+    return _into(_atomo.decode_add, payload, list(out), alpha)
 
 
 def decode_add_all(payloads: Sequence[Any], *, out: Sequence[AnyArray], alpha: float = 1.0) -> list[AnyArray]:
@@ -190,7 +190,8 @@ def vote(payloads: Sequence[Any], *, out: Sequence[AnyArray]) -> list[AnyArray]:
     """The majority of messages of `sign`: each entry becomes the sign of the sum of their signs, on the CPU and in f32.
 
     1, -1, or 0 where as many say + as -. Bits are counted, no message is decoded. `out` holds an array a layer; returns
-    it. Raises `atomo.DecodeError`: "shape_mismatch" for other layers, "unsupported" for other codecs.
+    it. Raises `atomo.DecodeError`: "shape_mismatch" for other layers, "unsupported" for other codecs. Raises `atomo.Error`
+    for no messages.
 
     >>> import atomo, numpy
     >>> codec = atomo.Codec("sign")
@@ -199,9 +200,21 @@ def vote(payloads: Sequence[Any], *, out: Sequence[AnyArray]) -> list[AnyArray]:
     >>> atomo.vote(payloads, out=[numpy.empty(3, "float32")])
     [array([ 1., -1., -1.], dtype=float32)]
     """
-    arrays = list(out)
-    _atomo.vote(listed(payloads), arrays)
+    messages, arrays = _some(listed(payloads), "vote"), list(out)
+    try:
+        _atomo.vote(messages, arrays)
+    except DecodeError as error:
+        if error.status != "unsupported":
+            raise
+        raise DecodeError(f"vote: {len(messages)} messages do not vote: all have to be of the codec sign, without a lossless "
+                          "stage", "unsupported") from None
     return arrays
+
+
+def _some(messages: list[Any], call: str) -> list[Any]:
+    if not messages:
+        raise Error(f"{call}: no messages were given, at least one is needed", "invalid_argument")
+    return messages
 
 
 def listed(payloads: Sequence[Any]) -> list[Any]:
@@ -211,10 +224,10 @@ def listed(payloads: Sequence[Any]) -> list[Any]:
     return list(payloads)
 
 
-def _into(payload: Any, arrays: list, alpha: float | None) -> list:
+def _into(call: Callable[..., None], payload: Any, arrays: list, *alpha: float) -> list:
     """Decodes over the arrays, or adds alpha times to them; returns them."""
     try:
-        _atomo.decode(payload, arrays, alpha)
+        call(payload, arrays, *alpha)
     except DecodeError as error:
         raise explained(error, payload, [(tuple(array.shape), None) for array in arrays]) from error.__cause__
     return arrays
@@ -225,7 +238,7 @@ def add(payloads: Iterable[Any]) -> bytes:
 
     They come of `atomo:atoms=coordinate`, with one `delta=` or a step agreed on (`Compressor.predicted_prices`).
     Raises `atomo.DecodeError`: "price_mismatch" for other steps, "shape_mismatch" for other layers, "unsupported" for
-    other codecs.
+    other codecs. Raises `atomo.Error` for no messages.
 
     >>> import atomo, numpy
     >>> codec = atomo.Codec("atomo:atoms=coordinate,delta=0.25")
@@ -233,22 +246,34 @@ def add(payloads: Iterable[Any]) -> bytes:
     >>> codec.decode(atomo.add([codec.encode(x, step=0, worker=w) for w in range(3)]), like=x)
     array([ 3. , -1.5,  0. ,  6. ], dtype=float32)
     """
-    messages = list(payloads)
+    messages = _some(list(payloads), "add")
     try:
         return _atomo.add(messages)
     except DecodeError as error:
         if error.status != "unsupported":
             raise
-        raise DecodeError(f"add: {len(messages)} messages do not add: at least one is needed, and all have to be of the "
-                          "codec atomo:atoms=coordinate, without a lossless stage", "unsupported") from None
+        raise DecodeError(f"add: {len(messages)} messages do not add: all have to be of the codec atomo:atoms=coordinate, "
+                          "without a lossless stage", "unsupported") from None
 
 
 def join(payloads: Iterable[Any]) -> bytes:
     """Joins messages of consecutive layers (by their keys' `tensor`) into one, as if encoded together.
 
-    Raises `atomo.DecodeError` when keys or prices do not belong together.
+    Raises `atomo.DecodeError`: "shape_mismatch" for other keys, or an order that is not that of the layers,
+    "price_mismatch" for other prices. Raises `atomo.Error` for no messages.
     """
-    return _atomo.join(list(payloads))
+    messages = _some(list(payloads), "join")
+    try:
+        return _atomo.join(messages)
+    except DecodeError as error:
+        if error.status == "shape_mismatch":
+            said = ("join: the messages do not follow on one another: all have to be of one seed, step, worker and channel, and "
+                    "the `tensor` of each the number behind the last layer of the one before")
+        elif error.status == "price_mismatch":
+            said = "join: the messages have different prices: all have to be encoded at the same, as those of one step are"
+        else:
+            raise
+        raise DecodeError(said, error.status) from None
 
 
 def codecs() -> list[CodecHelp]:

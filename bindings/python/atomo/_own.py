@@ -138,8 +138,9 @@ def register(name: str, codec: Any, *, keys: Mapping[str, Any] | None = None, su
     numbers from one to the other, a list of texts for a choice. Defaults are the parameters' own; a key without one has
     to be given.
 
-    Its functions run under the global interpreter lock, and may be called by any thread. What they raise
-    becomes an `atomo.Error` with its text, and with the exception as `__cause__`. It runs on the CPU only. Every process
+    Its functions run under the global interpreter lock, and may be called by any thread. An `Exception` that they raise
+    becomes an `atomo.Error` with its text, and with the exception as `__cause__`; what is none, such as
+    `KeyboardInterrupt`, is raised as it is. It runs on the CPU only. Every process
     registers it for itself, the receivers too. Raises `atomo.Error` for a name that is taken or none.
 
     >>> import atomo, numpy
@@ -223,13 +224,12 @@ def load_codecs(path: str | os.PathLike[str]) -> None:
 def draws(key: Key, count: int | Sequence[int], first: int = 0) -> numpy.ndarray:
     """Random words of a key, uint32, for codecs of one's own: the same at both ends, on every machine.
 
-    `count`: how many, or the shape of the array; `first`: the number of the first. FORMAT.md has them, purpose own.
+    `count`: how many, or the shape of the array; `first`: the number of the first, of 2^42. FORMAT.md has them, purpose
+    own. Raises `atomo.Error` for a key's number that `encode` would refuse, because two senders would share draws.
 
     >>> import atomo
     >>> atomo.draws(atomo.Key(seed=1, step=2, tensor=0, worker=0, channel=0), 3).dtype
     dtype('uint32')
     """
-    shape = (count,) if isinstance(count, int) else tuple(count)
-    numbers = [key.seed, key.step, key.tensor, key.worker, key.channel]
-    words = _atomo.draws(numbers, first, int(numpy.prod(shape, dtype=numpy.int64)))
+    words, shape = _atomo.draws(key, first, count)
     return numpy.frombuffer(words, "<u4").reshape(shape)

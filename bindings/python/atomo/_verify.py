@@ -91,7 +91,7 @@ def verify(codec: str | Codec | Encode, decode: Decode | None = None, *, claims:
     functions = _Functions(codec, decode) if spec is None else None  # type: ignore[arg-type]
     told, text = _atomo.verify(spec, functions and functions.encode, functions and functions.decode,
                                getattr(codec, "__name__", "encode"), None if claims is None else dict(claims), tensors,
-                               outcomes, seed, draws, family_error, own_inputs)
+                               outcomes, seed, draws, family_error, bool(own_inputs))
     if functions is not None and functions.ended is not None:
         raise functions.ended
     return {**json.loads(told), "text": text}

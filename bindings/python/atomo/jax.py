@@ -115,7 +115,7 @@ def decode_add(payload: Any, alpha: Any, y: Any, codec: Codec | str) -> Array:
     """`y + alpha * decoded`, y being float32; the memory of `y` is taken over where XLA can.
 
     `payload` is uint8[bytes], or uint8[messages, bytes] as an `all_gather` leaves it: the messages are then added in
-    order, which gives the same bits wherever it is done. `alpha` may be traced.
+    order, which gives the same bits wherever it is done. `alpha`, a real number, may be traced.
     """
     payload = _payload(payload, ranks=(1, 2))
     (out,) = _decode_add(payload, alpha, [_float32(y, "y")], str(Codec(str(codec))), "")
@@ -155,7 +155,7 @@ def decode_tree(payload: Any, policy: Codec | str, like: Any) -> Any:
     """
     leaves, structure = jax.tree.flatten(like)
     forms = [
-        jax.ShapeDtypeStruct(jnp.shape(leaf), _check_dtype(leaf.dtype, name))
+        jax.ShapeDtypeStruct(*_form(leaf, name))
         for name, leaf in zip(layer_names(like), leaves)
     ]
     payload = _payload(payload, ranks=(1,))
@@ -196,6 +196,10 @@ def _decode_add(payload: Array, alpha: Any, layers: list[Array], spec: str, name
         input_output_aliases={2 + i: i for i in range(len(layers))},
     )
     known = not isinstance(alpha, jax.Array)
+    number = np.asarray(alpha) if known else alpha
+    if number.shape != () or not any(jnp.issubdtype(number.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
+        found = repr(alpha) if known else f"{alpha.dtype}{list(alpha.shape)}"
+        raise Error(f"alpha is {found}; a real number is accepted")
     attributes = _attributes(spec, names) | {"known": known, "factor": np.float32(alpha if known else 0)}
     return list(call(payload, jnp.asarray(alpha, jnp.float32), *layers, **attributes))
 
@@ -233,6 +237,13 @@ def _check_dtype(dtype: Any, name: str) -> Any:
     if str(dtype) not in _DTYPES:
         raise Error(f"{name} is {dtype}; {', '.join(_DTYPES)} are accepted")
     return dtype
+
+
+def _form(leaf: Any, name: str) -> tuple[tuple[int, ...], Any]:
+    """The shape and the dtype of what a leaf of `like` stands for, which need not be an array."""
+    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+        raise Error(f"like: {name} is {leaf!r}; an array or a jax.ShapeDtypeStruct is accepted")
+    return jnp.shape(leaf), _check_dtype(leaf.dtype, name)
 
 
 def _tensor(x: Any, name: str) -> Array:
@@ -290,8 +301,8 @@ def _packed(words: list[Any]) -> list[Any]:
 
 
 def _seed_words(seed: Any) -> tuple[Any, Any]:
-    if not isinstance(seed, jax.Array) and np.ndim(seed) == 0:
-        seed = _integer("seed", seed, 64)
+    if not isinstance(seed, jax.Array) and not (isinstance(seed, np.ndarray) and seed.ndim > 0):
+        seed = _integer("seed", seed, 64, " or a key of two words (uint32[2])")
         return np.uint32(seed & 0xFFFFFFFF), np.uint32(seed >> 32)
     if jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
         seed = jax.random.key_data(seed)
@@ -314,11 +325,11 @@ def _low_word(value: Array) -> Array:
     return value.astype(jnp.uint32)
 
 
-def _integer(name: str, value: Any, bits: int) -> int:
+def _integer(name: str, value: Any, bits: int, other: str = "") -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise Error(f"{name} is {value!r}; an integer is accepted") from None
+        raise Error(f"{name} is {value!r}; an integer{other} is accepted") from None
     if not 0 <= number < 2**bits:
         raise Error(f"{name} is {number}; 0 to 2**{bits} - 1 are accepted")
     return number

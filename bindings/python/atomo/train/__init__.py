@@ -14,6 +14,7 @@ script that mpirun started, every process calls `run` and is one of them.
 from __future__ import annotations
 
 import json
+import operator
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -49,6 +50,7 @@ share_with(_atomo_train)
 __all__ = ["Failed", "algorithms", "cancel", "collect", "jobs", "load", "run", "workers"]
 
 _JOB = "job.pkl"
+_NO_TRAINING = ("check", "help", "list")  # options with which atomo-train says something and ends
 _GOES_ON_HERE = "its checkpoint is in out: the same call with resume=True and without workers goes on, on this machine"
 
 
@@ -67,6 +69,24 @@ def _argument(name: str, value: Any) -> list[str]:
     if isinstance(value, (list, tuple)):
         value = ",".join(map(str, value))
     return [f"{option}={os.fspath(value) if isinstance(value, os.PathLike) else value}"]
+
+
+def _integer(name: str, value: Any, least: int, bound: int, more: str = "") -> int:
+    """A number from `least` to below 2**`bound`, of Python or of NumPy."""
+    try:
+        number = least - 1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = least - 1
+    if not least <= number < 2**bound:
+        raise Error(f"{name} is {value!r}: it must be an integer from {least} to 2**{bound} - 1{more}")
+    return number
+
+
+def _words_of(launcher: Any) -> list[str]:
+    if isinstance(launcher, Sequence) and not isinstance(launcher, (str, bytes)):
+        if all(isinstance(word, (str, os.PathLike)) for word in launcher):
+            return [os.fsdecode(word) for word in launcher]
+    raise Error(f"launcher is {launcher!r}: a list of words for mpirun is expected, such as ['--hostfile', 'hosts']")
 
 
 def _policy(policy: str | Mapping[str, str] | None) -> str | None:
@@ -137,6 +157,15 @@ def run(
     own_schedule = None if schedule is None or isinstance(schedule, str) else schedule
     if not wait and workers is None:
         raise Error("wait: False goes with workers, who keep the job")
+    if secret is not None and workers is None:
+        raise Error("secret: goes with workers, a host file of those who have it")
+    for name in _NO_TRAINING:
+        if options.get(name):
+            raise Error(f"{name}: leave it out, a run trains; in a shell atomo-train --{name} gives the answer")
+    if nodes is not None:
+        nodes = _integer("nodes", nodes, 1, 31, ", processes that train")
+    seed = _integer("seed", seed, 0, 64)
+    launcher = _words_of(launcher)
     if own_schedule is not None and own_optimiser is None:
         raise Error("schedule: a function goes with an optimizer of torch; for one by name take a name")
     folder = os.fspath(out)
@@ -167,7 +196,7 @@ def run(
         return run_here(job)
     if wrong:
         raise Error(f"run: {wrong}")
-    if nodes is None or nodes < 1:
+    if nodes is None:
         raise Error("nodes: say how many processes are to train")
     if workers is not None and resume:
         raise Error("resume: a worker has a folder of its own for each job; begin with init=, a checkpoint")

@@ -39,16 +39,18 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 def _copy(source: IO[bytes], to: Any, kept: list[str]) -> None:
-    """As it comes, so that a line that is rewritten is seen. Goes on reading where it cannot be written: the processes would wait."""
+    """As it comes, so that a line that is rewritten is seen. Goes on reading where it cannot be written: the processes would
+    wait. Closes the source at its end, as nobody else knows when that is."""
     decode = codecs.getincrementaldecoder("utf-8")("replace")
-    while piece := os.read(source.fileno(), 65536):
-        text = decode.decode(piece)
-        kept.append(text)
-        try:
-            to.write(text)
-            to.flush()
-        except (OSError, ValueError):  # nobody reads it any more, or it has no such letters
-            continue
+    with source:
+        while piece := os.read(source.fileno(), 65536):
+            text = decode.decode(piece)
+            kept.append(text)
+            try:
+                to.write(text)
+                to.flush()
+            except (OSError, ValueError):  # nobody reads it any more, or it has no such letters
+                continue
 
 
 @contextmanager
@@ -85,15 +87,15 @@ def _wait(process: subprocess.Popen[bytes]) -> bool:
             raise
 
 
-def _without_launcher(text: str) -> str:
-    """What the processes said: mpirun puts what it says between lines of dashes."""
+def _reason(text: str) -> str:
+    """What the processes said, or mpirun where none of them did: it puts what it says between lines of dashes."""
     kept, inside = [], False
     for line in text.splitlines():
         if line.startswith("-----"):
             inside = not inside
         elif not inside:
             kept.append(line)
-    return "\n".join(kept)[-_MOST_TEXT:].strip()
+    return "\n".join(kept)[-_MOST_TEXT:].strip() or text[-_MOST_TEXT:].strip()
 
 
 def launch(words: Sequence[str], processes: int, more: Sequence[str], out: Any = None, error: Any = None,
@@ -131,4 +133,4 @@ def launch(words: Sequence[str], processes: int, more: Sequence[str], out: Any =
     if process.returncode in _NOT_BEGUN:
         raise KeyboardInterrupt(_NOTHING_SAVED) if asked else Failed(_NOTHING_SAVED)
     if process.returncode != 0:
-        raise Failed(f"mpirun ended with status {process.returncode}\n{_without_launcher(''.join(said))}")
+        raise Failed(f"mpirun ended with status {process.returncode}\n{_reason(''.join(said))}")
