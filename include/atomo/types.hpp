@@ -58,7 +58,7 @@ enum class [[nodiscard]] Status : std::int32_t{
     bad_version,             ///< a major version or a must-understand flag this build does not know
     bad_checksum,            ///< bytes changed since they were written
     corrupt,                 ///< the checksums hold, the content breaks the format's rules
-    shape_mismatch,          ///< the container's layers are not the caller's, or do not follow on a part's before it
+    shape_mismatch,  ///< the container's layers are not the caller's, or do not follow on a part's before it
     codec_mismatch,    ///< the container was written by another codec than the one asked to decode
     unsupported,       ///< this dtype, device or size is not supported by this codec or call
     external,          ///< a library below (LAPACK, blosc, CUDA) reported failure
