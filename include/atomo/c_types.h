@@ -41,14 +41,12 @@ enum atomo_status_value {
   ATOMO_BAD_VERSION = 260,          ///< a format version or flag this build does not know
   ATOMO_BAD_CHECKSUM = 261,         ///< bytes changed since they were written
   ATOMO_CORRUPT = 262,              ///< the checksums hold, the content breaks the format's rules
-  ATOMO_SHAPE_MISMATCH =
-      263,  ///< the container's layers are not the caller's, or do not follow on a part's before it
-  ATOMO_CODEC_MISMATCH = 264,  ///< the container was written by another codec
+  ATOMO_SHAPE_MISMATCH = 263,       ///< other layers than the caller's tensors, or than come next
+  ATOMO_CODEC_MISMATCH = 264,       ///< the container was written by another codec
   ATOMO_UNSUPPORTED = 265,  ///< this dtype, device or size is not supported by this codec or call
   ATOMO_EXTERNAL = 266,     ///< a library below (LAPACK, blosc, CUDA) reported failure
-  ATOMO_PRICE_MISMATCH =
-      267,                ///< messages of different grid steps or prices cannot be added or joined
-  ATOMO_TOO_LARGE = 268,  ///< a sum is beyond what a message can hold
+  ATOMO_PRICE_MISMATCH = 267,    ///< messages of other prices or grid steps do not add or join
+  ATOMO_TOO_LARGE = 268,         ///< a sum is beyond what a message can hold
   ATOMO_INVALID_ARGUMENT = 269,  ///< a mistake of the caller; `atomo_last_error` names it
   ATOMO_WRONG_STAGE = 270,       ///< a call out of its order: a step is or is not under way
   ATOMO_CODEC_UNKNOWN = 271,     ///< a layer's codec is not the library's, and not loaded here

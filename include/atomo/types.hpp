@@ -58,11 +58,11 @@ enum class [[nodiscard]] Status : std::int32_t{
     bad_version,             ///< a major version or a must-understand flag this build does not know
     bad_checksum,            ///< bytes changed since they were written
     corrupt,                 ///< the checksums hold, the content breaks the format's rules
-    shape_mismatch,  ///< the container's layers are not the caller's, or do not follow on a part's before it
+    shape_mismatch,          ///< other layers than the caller's tensors, or than come next
     codec_mismatch,    ///< the container was written by another codec than the one asked to decode
     unsupported,       ///< this dtype, device or size is not supported by this codec or call
     external,          ///< a library below (LAPACK, blosc, CUDA) reported failure
-    price_mismatch,    ///< messages of different grid steps or prices cannot be added or joined
+    price_mismatch,    ///< messages of other prices or grid steps do not add or join
     too_large,         ///< a sum is beyond what a message can hold
     invalid_argument,  ///< a pointer that is needed is null, a number is out of its range, or a
                        ///< call on CUDA has no stream
