@@ -286,7 +286,7 @@ PLANTED = {
     "a score of Nesterov's step": ("2.678 ± 0.017 | 2.888", "2.687 ± 0.017 | 2.888"),
     "a score of a memory's rounds": ("2.813 ± 0.002 (.002) | 3.078", "2.831 ± 0.002 (.002) | 3.078"),
     "a score of Muon's local steps": ("| 1.869 ± 0.008 (.004) | 2.192 ± 0.023 (.004) |", "| 1.896 ± 0.008 (.004) | 2.192 ± 0.023 (.004) |"),
-    "a score of Muon's rounds of 100": ("| 2.623 ± 0.011 (.002) |", "| 2.804 ± 0.053 (.004) |"),
+    "a score of Muon's rounds of 100": ("| 2.623 ± 0.011 (.002) |", "| 2.632 ± 0.011 (.002) |"),
     "a lost row of Muon's local steps": ("| SparseLoCo with Muon |", "| SparseLoCo |"),
     "a score of rotated blocks": ("| .218 | 1.949 ± 0.007 (.004) |", "| .218 | 1.994 ± 0.007 (.004) |"),
     "a score with more bits for the first block": ("| .148 | 1.908 ± 0.017 (.004) |", "| .148 | 1.899 ± 0.017 (.004) |"),
