@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, overload
 from . import _atomo, _device, _policy
 from ._codec import Codec
 from ._errors import DecodeError, Error
-from ._frameworks import AnyArray, Array, checked_text, finished, on_cuda, target, targets
+from ._frameworks import AnyArray, Array, check_threads, checked_text, finished, on_cuda, target, targets
 from ._layers import counted, mapping_of, spec_of
 from ._messages import Prices, explained, listed
 
@@ -79,8 +79,7 @@ class Compressor:
 
     def __init__(self, layers: Mapping[str, Any] | Iterable[tuple[str, Any]] | Any, policy: str | Codec, *, threads: int = 1,
                  names_on_wire: bool = False, device: str = "cpu", learns_ranks: bool = True, takes_back: bool = False) -> None:
-        if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 1024:
-            raise Error(f"threads is {threads!r}: it must be an integer from 1 to 1024")
+        check_threads(threads)
         if device not in ("cpu", "cuda"):
             raise Error(f"device is {device!r}: cpu and cuda are accepted")
         specs = [spec_of(checked_text(str(name), "layers"), value) for name, value in mapping_of(layers).items()]

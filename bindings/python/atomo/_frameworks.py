@@ -68,6 +68,12 @@ def checked_text(text: str, what: str) -> str:
     return text
 
 
+def check_threads(threads: Any) -> None:
+    """Raises Error for what is no number of threads that work on a call."""
+    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 1024:
+        raise Error(f"threads is {threads!r}: it must be an integer from 1 to 1024")
+
+
 def dtype_name(dtype: Any) -> str:
     """"f32", "f16" or "bf16" of any framework's dtype, or of its name.
 

@@ -13,7 +13,7 @@ import numpy
 
 from . import _atomo
 from ._errors import Error
-from ._frameworks import checked_text, is_cupy, is_jax, is_torch
+from ._frameworks import check_threads, checked_text, is_cupy, is_jax, is_torch
 
 # Names of .safetensors, so that patches of the tool and of Python are the same.
 _TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "uint64": "U64", "int32": "I32",
@@ -59,11 +59,6 @@ class Patch:
 
 def _type_name(x: Any) -> str:
     return str(x.dtype).rpartition(".")[2]
-
-
-def _check_threads(threads: Any) -> None:
-    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 1024:
-        raise Error(f"threads is {threads!r}: it must be an integer from 1 to 1024")
 
 
 def _bytes_view(what: str, x: Any) -> tuple[Any, numpy.ndarray]:
@@ -115,7 +110,7 @@ def make_patch(before: Mapping[str, Any], after: Mapping[str, Any], *, threads: 
     >>> len(patch) < 200, bool((atomo.apply_patch(patch, before)["w"] == after["w"]).all())
     (True, True)
     """
-    _check_threads(threads)
+    check_threads(threads)
     return _atomo.make_patch(_rows(before, "before"), _rows(after, "after"), "", threads)
 
 
@@ -134,7 +129,7 @@ def apply_patch(patch: Any, before: Mapping[str, Any], *, out: Mapping[str, Any]
     `before` are verified before a byte is written. Raises `atomo.Error` that names the tensor that is missing, or not the one
     that the patch was made from, or what is damaged.
     """
-    _check_threads(threads)
+    check_threads(threads)
     if out is not None and not isinstance(out, Mapping):
         raise TypeError(f"out: a mapping of names to arrays is expected, found {type(out).__name__}")
     tensors = inspect_patch(patch).tensors
