@@ -110,7 +110,7 @@ def refused_outer_states(rank, ranks):
     saved = copy.deepcopy(sync.state_dict())
     wrong = [{**saved, "compressors": [torch.zeros(5, dtype=torch.uint8)]}, {**saved, "compressors": []},
              {**saved, "seed": None}, {**saved, "outer": {"weight": torch.zeros(1)}}, {**saved, "outer": {}},
-             {**saved, "momentum": {"weight": torch.zeros(3)}},
+             {**saved, "momentum": {"weight": torch.zeros(3)}}, {**saved, "rank": None},
              *({name: value for name, value in saved.items() if name != left_out} for left_out in saved)]
     said = []
     for state in wrong:

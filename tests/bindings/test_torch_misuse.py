@@ -144,7 +144,8 @@ def test_what_is_no_outer_state_is_refused_and_changes_nothing(world):
     assert alike and None not in said
     assert "the saved state has 0 compressors" in said[1] and "seed is None" in said[2]
     assert "in 'outer' [1] for 'weight', which is [8, 8]" in said[3] and "in 'outer' nothing" in said[4]
-    assert "in 'momentum' [3]" in said[5] and all("the saved state has no '" in text for text in said[6:])
+    assert "in 'momentum' [3]" in said[5] and "rank is None" in said[6]
+    assert all("the saved state has no '" in text for text in said[7:])
 
 
 def test_what_is_no_state_of_ddp_is_refused_and_changes_nothing():

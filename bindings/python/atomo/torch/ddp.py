@@ -269,7 +269,7 @@ class DDPState(Steps):
             atomo.Error: for another policy, other layers, or what is no saved state; everything is then as it was.
         """
         check_saved(state, _SAVED)
-        check_integers(seed=state["seed"], channel=state["channel"], start_step=state["start_step"])
+        check_integers(**{name: state[name] for name in ("seed", "channel", "start_step", "step")})
         if self.squares is not None and state["squares"] is not None:
             Squares.check_saved(state["squares"])
         self._settle()

@@ -378,7 +378,7 @@ class OuterSync:
         for what, mine in (("policy", self.policy), ("layers", self._table())):
             if state[what] != mine:
                 raise atomo.Error(f"the saved state has other {what}: {_first_difference(state[what], mine)}")
-        check_integers(seed=state["seed"], channel=state["channel"])
+        check_integers(**{name: state[name] for name in ("seed", "channel", "steps", "round", "rank", "ranks", "bytes_sent")})
         if len(state["compressors"]) != len(self._fragments):
             raise atomo.Error(f"the saved state has {len(state['compressors'])} compressors, one for each of {len(self._fragments)} "
                               "fragments is expected")

@@ -33,7 +33,8 @@ class StepLog:
     grid_step: float = 0.0  #: of coordinates on a grid, likewise
 
 
-RANGES = {"seed": (0, 2**64 - 1), "channel": (0, 2**16 - 1), "threads": (1, 1024), "start_step": (0, 2**63 - 1)}
+RANGES = {"seed": (0, 2**64 - 1), "channel": (0, 2**16 - 1), "threads": (1, 1024), "start_step": (0, 2**63 - 1),
+          **dict.fromkeys(("step", "steps", "round", "rank", "ranks", "bytes_sent"), (0, 2**63 - 1))}
 
 
 def check_integers(**arguments: Any) -> None:
