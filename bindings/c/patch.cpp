@@ -109,6 +109,7 @@ atomo_status atomo_patch_entry_at(const atomo_patch* patch, size_t i, atomo_patc
     out.bytes = from.bytes;
     out.changed = from.changed;
     out.sent = from.sent;
+    out.checksum = from.checksum;
   });
 }
 

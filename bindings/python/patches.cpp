@@ -72,6 +72,7 @@ nb::dict inspect(nb::handle payload) {
     row["tensor_bytes"] = entry.bytes;
     row["changed"] = entry.changed;
     row["bytes"] = entry.sent;
+    row["checksum"] = entry.checksum;
     tensors.append(row);
   }
   nb::dict found;

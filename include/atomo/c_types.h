@@ -290,6 +290,7 @@ typedef struct atomo_patch_entry {
   uint64_t bytes;         ///< of the tensor
   uint64_t changed;       ///< elements that differ; of a whole tensor all
   uint64_t sent;          ///< bytes of the patch that are this tensor's alone
+  uint64_t checksum;      ///< of the new state's bytes (FORMAT.md, "Patches")
 } atomo_patch_entry;
 
 #ifdef __cplusplus

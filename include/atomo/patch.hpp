@@ -52,6 +52,7 @@ struct PatchEntry {
   std::uint64_t bytes = 0;           ///< of the tensor
   std::uint64_t changed = 0;         ///< elements that differ; of a whole tensor all
   std::uint64_t sent = 0;            ///< bytes of the patch that are this tensor's alone
+  std::uint64_t checksum = 0;        ///< of the new state's bytes (FORMAT.md, "Patches")
 };
 
 /// What a patch says before it is applied.

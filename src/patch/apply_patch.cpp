@@ -84,6 +84,7 @@ ReadEntry read_entry(HeadReader& head) {
   e.bytes = r.bytes;
   e.changed = r.changed;
   e.sent = r.body_bytes;
+  e.checksum = r.after;
   const std::size_t blocks = count_blocks(r.bytes, word_type(r.element_bytes, e.floating));
   const bool bodied = e.form == Form::same ? r.body_bytes == 0
                       : e.form == Form::whole

@@ -79,6 +79,7 @@ TEST_F(CPatch, SaysWhatItHolds) {
     EXPECT_EQ(entry.bytes, of.bytes);
     EXPECT_EQ(entry.changed, i == 0 ? 2u : 0u);
     EXPECT_EQ(entry.sent, of.sent);
+    EXPECT_EQ(entry.checksum, of.checksum);
   }
   refuses(atomo_patch_entry_at(patch.get(), 2, &entry), "i is 2: there are 2 tensors");
 }

@@ -146,6 +146,8 @@ TEST(Patch, TensorsComeGoAndChangeTheirShape) {
   EXPECT_EQ(info.tensors[0].form, PatchEntry::Form::whole);
   EXPECT_EQ(info.tensors[1].name, "comes");
   EXPECT_EQ(info.tensors[2].form, PatchEntry::Form::same);
+  EXPECT_EQ(info.tensors[0].checksum, info.tensors[1].checksum);  // both are b
+  EXPECT_NE(info.tensors[0].checksum, info.tensors[2].checksum);
   Data grown(800), come(800), stayed(400);
   const Bytes room[] = {grown, come, stayed};
   apply_patch(patch, before, room);

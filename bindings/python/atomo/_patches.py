@@ -2,9 +2,8 @@
 """Patches: how tensors differ from an earlier state of them, without loss."""
 from __future__ import annotations
 
-import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -20,9 +19,6 @@ _TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF1
           "uint32": "U32", "int16": "I16", "uint16": "U16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
           "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2"}
 _NAMES = {type_: name for name, type_ in _TYPES.items()}
-
-# FORMAT.md, "Patches": a patch begins with the one, each of its tensors with the other.
-_HEADER, _RECORD = struct.Struct("<8sIIQQII"), struct.Struct("<6QH6B")
 
 
 @dataclass(frozen=True)
@@ -43,6 +39,8 @@ class PatchedTensor:
     """Elements that differ; all of a whole tensor."""
     bytes: int
     """Of the patch that are this tensor's alone."""
+    checksum: int
+    """Of the tensor's bytes (FORMAT.md, "Patches"): equal tensors have equal ones."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +151,7 @@ def apply_patch(patch: Any, before: Mapping[str, Any], *, out: Mapping[str, Any]
         made[tensor.name] = array
         rooms[tensor.name] = data
     if out is not None:
-        for name in _separate(patch, tensors, made, rooms, rows):
+        for name in _separate(tensors, made, rooms, rows):
             copies.pop(name, None)
     _atomo.apply_patch(patch, list(rows.values()), list(rooms.values()), threads)
     for array, copy in copies.values():
@@ -187,36 +185,35 @@ def _place(name: str, memory: numpy.ndarray, written: bool) -> _Place:
     return _Place(begin, begin + length, name, written, memory)
 
 
-def _separate(patch: Any, tensors: tuple[PatchedTensor, ...], made: Mapping[str, Any], rooms: dict[str, numpy.ndarray],
+def _separate(tensors: tuple[PatchedTensor, ...], made: Mapping[str, Any], rooms: dict[str, numpy.ndarray],
               rows: dict[str, tuple]) -> list[str]:
     """Has an array that stands under several names written under the first of them, and gives the others room beside it: their
     names. Raises Error where what is written shares memory with anything else that is written or read."""
-    first: dict[tuple, str] = {}
-    tied: dict[str, str] = {}
+    first: dict[tuple, PatchedTensor] = {}
+    tied: list[str] = []
     places = []
     for tensor in tensors:
         memory = _memory_of(made[tensor.name])
         if memory.size == 0:
             continue
         place = _place(tensor.name, memory, True)
-        name = first.setdefault((place.begin, tensor.type, memory.shape, memory.strides), tensor.name)
-        if name == tensor.name:
+        other = first.setdefault((place.begin, tensor.type, memory.shape, memory.strides), tensor)
+        if other is tensor:
             places.append(place)
-        else:
-            tied[tensor.name] = name
-    states = dict(zip(made, _new_states(patch))) if tied else {}
-    for name, other in tied.items():
-        if states[name] != states[other]:
-            raise Error(f"out: '{other}' and '{name}' are one array, but the patch makes different states of them; "
+            continue
+        name = tensor.name
+        if tensor.checksum != other.checksum:
+            raise Error(f"out: '{other.name}' and '{name}' are one array, but the patch makes different states of them; "
                         "accepted is an array for each")
         room = rooms[name].copy()
         if name in rows and rows[name][5].ctypes.data == rooms[name].ctypes.data:
             rows[name] = (*rows[name][:5], room)  # in the array itself it would be read while it is written
         rooms[name] = room
+        tied.append(name)
     places += [_place(tensor.name, rows[tensor.name][5], False) for tensor in tensors
                if tensor.form != "whole" and tensor.tensor_bytes > 0]
     _check_overlaps(places)
-    return list(tied)
+    return tied
 
 
 def _check_overlaps(places: list[_Place]) -> None:
@@ -232,18 +229,6 @@ def _check_overlaps(places: list[_Place]) -> None:
             raise Error(f"out: '{written.name}' shares memory with '{touched.name}', {where}, one of which would be destroyed; "
                         "accepted are arrays apart, those of before under the same names, and one array under several names")
         before_it.append(place)
-
-
-def _new_states(patch: Any) -> Iterator[int]:
-    """The checksum of each tensor in the new state, of a patch that `inspect_patch` has read."""
-    data: Any = patch if isinstance(patch, (bytes, bytearray, memoryview)) else _bytes_view("patch", patch)[1]
-    _, _, tensors, _, _, note_bytes, _ = _HEADER.unpack_from(data)
-    at = _HEADER.size + note_bytes + -note_bytes % 8
-    for _ in range(tensors):
-        _, state, _, _, _, _, name_bytes, type_bytes, dimensions, *_ = _RECORD.unpack_from(data, at)
-        more = 8 * dimensions + name_bytes + type_bytes
-        at += _RECORD.size + more + -more % 8
-        yield state
 
 
 def _room(tensor: PatchedTensor, out: Mapping[str, Any]) -> Any:
