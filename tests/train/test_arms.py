@@ -19,7 +19,7 @@ from experiments import memories, memories_images, outer, rounds, second_moment
 from experiments.arms import Arm, Comparison, by_option, chosen, rows
 from experiments.messages import chunks_for, topk_for
 from experiments.reports import Report, figure, save_figure
-from experiments.series import Outcome
+from experiments.series import NOT_TRAINED, Outcome
 from experiments.trainings import train
 
 PARAMETERS = 3307264  # of the transformer
@@ -67,6 +67,17 @@ class ArmsTest(unittest.TestCase):
         self.assertEqual([(line["name"], line["best"], line["failed"], len(line["runs"])) for line in found.results()],
                          [("a, rate 0.1", False, "", 2), ("a, rate 0.2", True, "", 2), ("a, rate 0.4", False, "it diverged", 0),
                           ("b, rate 0.1", False, "it diverged", 0)])
+
+    def test_what_was_not_trained_is_named_below_the_table(self):
+        found = compared("accuracy", {"a": {.1: [.7], .2: []}, "b": {.1: [], .2: []}, "c": {.1: [], .2: []}})
+        for rate, kinds in ((.1, "b"), (.2, "abc")):
+            for arm in found.arms:
+                if arm.kind in kinds:
+                    found.outcome(arm, rate).failed = NOT_TRAINED
+        lines = found.table().splitlines()
+        self.assertEqual([line.split("|")[1].strip() for line in lines[2:4]], ["a", "c"])  # c failed at one rate
+        self.assertTrue(lines[2].rstrip(" |").endswith(NOT_TRAINED))
+        self.assertEqual(lines[4:], ["", "Not trained at any rate: b."])
 
     def test_more_is_better_of_accuracy(self):
         found = compared("accuracy", {"a": {.1: [.7, .9], .2: [.9, .5]}})

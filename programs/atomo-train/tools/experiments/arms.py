@@ -123,11 +123,16 @@ class Comparison:
             return NOT_TRAINED if outcome.failed == NOT_TRAINED else "failed"
         return with_spread([factor * end for end in scores(outcome, self.measure)], decimals)
 
+    def trained(self, arm):
+        """Whether it was at any rate, be it in vain."""
+        return any(self.outcome(arm, rate).failed != NOT_TRAINED for rate in arm.rates)
+
     def table(self):
+        """A line an arm; arms of which nothing was trained are named below it."""
         rates = sorted({rate for arm in self.arms for rate in arm.rates})
         name, _, _, unit = MEASURES[self.measure]
         lines = []
-        for arm in self.arms:
+        for arm in filter(self.trained, self.arms):
             best, size, ratio = self.best_rate(arm), "", ""
             if best is not None:
                 ends = [events[-1] for events in self.outcome(arm, best).runs]
@@ -136,8 +141,10 @@ class Comparison:
             lines.append([arm.title(), f"`{arm.codec()}`", size, ratio, "" if best is None else f"{best:g}",
                           self.cell(arm, arm.rates[0] if best is None else best), *(self.cell(arm, rate) for rate in rates)])
         score = f"{name}{', ' + unit if unit else ''}"
-        return markdown(["arm", "codec", "bytes a step", "ratio", "best rate", score, *(f"rate {rate:g}" for rate in rates)],
-                        lines)
+        shown = markdown(["arm", "codec", "bytes a step", "ratio", "best rate", score, *(f"rate {rate:g}" for rate in rates)],
+                         lines)
+        missing = "; ".join(arm.title() for arm in self.arms if not self.trained(arm))
+        return f"{shown}\n\nNot trained at any rate: {missing}." if missing else shown
 
     def simulated_on(self):
         """The devices that simulated trainings ran on."""
