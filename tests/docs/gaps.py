@@ -56,8 +56,7 @@ NOISE_ROWS = {"`blocks.0.qkv`": r"blocks\.0\.qkv", "`blocks.0.attended`": r"bloc
               "`head`": "head", "all at once": "all layers"}
 # The table of both second moments: where its trainings are, and the arms of its rows; a cell is the best of three seeds.
 MOMENTS_SECTION = r"^### Adam's own second moment and the factored one\n(.*?)^##"
-MOMENTS = ("memories-300-steps-simulated.json", "memories-300-steps-rates.json", "memories-300-steps-demo-factored.json",
-           "second-moment-bits.json")
+MOMENTS = ("memories-300-steps-simulated.json", "memories-300-steps-demo-factored.json", "second-moment-bits.json")
 ALSO_CALLED = {"factored": "atomo-factored", "own": "atomo"}  # in the last of these
 MOMENT_ROWS = {"atomo": "atomo", "atomo, a memory, nearest content": "ef-atomo", "top-k, a memory": "ef-topk",
                "SparseLoCo's messages": "ef-chunks", "DeMo's messages": "demo"}
