@@ -369,6 +369,29 @@ def test_powersgd_trains(images):
     assert events[-1]["ratio"] > 50
 
 
+def test_squares_beside_factors(images):
+    """What is told is the part of a worker's gradient in the span of P, without its memory. Where nothing is factored, steps
+    are those without a codec."""
+    draw = torch.Generator().manual_seed(5)
+    options, layers = types.SimpleNamespace(rank=2, min_ratio=0.5), {"a": (9, 8), "b": (3,)}
+    gradients, mean, own = torch.randn(3, 75, generator=draw), torch.zeros(1, 75), torch.zeros(3, 75)
+    low = LowRank(layers, options, gradients, mean, 1, own)
+    low.find()
+    assert torch.allclose(own.mean(0), mean[0], atol=1e-6)
+    gradients.copy_(torch.randn(3, 75, generator=draw))
+    low.find()
+    assert torch.equal(own[:, 72:], gradients[:, 72:]) and not torch.allclose(own.mean(0), mean[0], atol=0.1)
+    product, rest = own[:, :72].view(3, 9, 8), (gradients - own)[:, :72].view(3, 9, 8)
+    assert torch.linalg.matrix_rank(torch.cat([*product], 1)) == 2  # all workers have one P
+    assert torch.allclose(torch.matmul(product.transpose(1, 2), rest), torch.zeros(3, 8, 8), atol=1e-4)
+    moment = ("--second-moment", "factored", "--squares-every", 2, "--data", images)
+    found, _ = trained(2, "--algorithm", "powersgd", "--min-ratio", 1e9, *ADAMW[2:], *moment)
+    exact, _ = trained(2, *ADAMW, *moment)
+    assert torch.allclose(found.fleet.weights, exact.fleet.weights, rtol=1e-4, atol=1e-6)
+    own_moment, _ = trained(2, *ADAMW, "--data", images)
+    assert not torch.allclose(own_moment.fleet.weights, exact.fleet.weights, rtol=1e-4, atol=1e-4)
+
+
 def test_singular_values_come_near_one():
     for shape in ((3, 6, 20), (3, 20, 6)):
         values = torch.linalg.svdvals(orthogonalised(torch.randn(shape, generator=torch.Generator().manual_seed(2))))
@@ -392,7 +415,8 @@ def test_draws_are_those_of_the_trainer():
     ((*LENET, "--schedule", "trapezoid"), "--decay-at: goes with --schedule trapezoid, which needs it"),
     ((*LENET, "--schedule", "trapezoid", "--decay-at", 1), "--decay-at: 1 is not a share of the run, between 0 and 1"),
     ((*LENET, "--codec", "sign", "--policy", "* = sign"), "--codec: take one of --codec and --policy"),
-    ((*LENET, "--steps", 0), "--steps: 0 is below 1"), (("--algorithm", "powersgd", "--model", "lenet", "--codec", "sign"), "--codec")])
+    ((*LENET, "--steps", 0), "--steps: 0 is below 1"), (("--algorithm", "powersgd", "--model", "lenet", "--codec", "sign"), "--codec"),
+    (("--algorithm", "powersgd", *ADAMW[2:], "--second-moment", "exact"), "--second-moment: exact goes with --algorithm allgather")])
 def test_what_is_refused(words, said):
     with pytest.raises(Refusal, match=said):
         parsed(words, 2)

@@ -23,6 +23,7 @@ RUNS = {
 ALGORITHMS = ("ps", "twoshot", "ring")  # that every codec goes with
 # PowerSGD with its memory and with messages of what it leaves, with gradients that are not factored at first and with a loss scale.
 POWERSGD = (("--rank", 2), ("--rank", 2, "--start-step", 1, "--loss-scale", 64, "--loss-scale-from", 2),
+            ("--rank", 2, "--optimizer", "adamw", "--lr", 0.002, "--second-moment", "factored", "--squares-every", 2),
             ("--rank", 2, "--residual", "qsgd:bits=4"), ("--rank", 1, "--residual", "*.bias = identity; * = atomo:atoms=rows,bits=1+blosc"))
 TIMES = ("seconds", "ms", "encode_beside_ms")  # of an event, which no two runs have alike
 # One of each kind of payload: fixed sizes, a budget, a cap, indices, grids that add undecoded, lossless stages, layers apart.

@@ -101,20 +101,47 @@ class PowerSgdTest(AllReduceTest):
             self.assertEqual(saved["worker1.own.q"].any(), more[:1] != ("--start-step",))
             self.assertEqual(saved["worker1.own.memory"].any(), not more)
 
+    def test_squares_beside_factors(self):
+        """With every rank a matrix can have, before --start-step, and where nothing is factored, steps are those that an
+        all-gather of gradients as they are takes: the second moment is of the same squares."""
+        options = (3, "--model", "logistic", "--steps", 6, "--batch", 8, "--optimizer", "adamw", "--lr", 0.01)
+        moment = ("--second-moment", "factored", "--squares-every", 2)
+        exact, own = (losses(*options, "--algorithm", "allgather", *more) for more in (moment, ()))
+        self.assertGreater(max(abs(a - b) for a, b in zip(exact, own)), 1e-3)
+        for more in (("--rank", ROWS, "--min-ratio", 0.1), ("--rank", 2, "--start-step", 6), ("--rank", 2, "--min-ratio", 1e9)):
+            with self.subTest(more):
+                self.close(losses(*options, "--algorithm", "powersgd", *more, *moment), exact)
+
+    def test_squares_are_counted_and_told_again_after_a_return(self):
+        """From a checkpoint the run goes on as if it had not stopped."""
+        moment = ("--second-moment", "factored", "--squares-every", 3)
+        options = (2, "--model", "logistic", "--steps", 8, "--batch", 4, "--optimizer", "adamw", "--lr", 0.01, *POWERSGD)
+        plain, told = (finished(*options, *more).events("step") for more in ((), moment))
+        for key in ("bytes_per_worker", "traffic_per_worker"):
+            of_step = [[event[key] if key == "bytes_per_worker" else event[key]["sent"] for event in events] for events in (plain, told)]
+            self.assertEqual([b > a for a, b in zip(*of_step)], [step % 3 == 0 for step in range(8)], key)
+        saved = path("told.safetensors")
+        finished(*options, *moment, "--stop-at", 5, "--save", saved)
+        again = finished(*options, *moment, "--resume", saved).events("step")
+        self.assertEqual([event["loss"] for event in told[5:]], [event["loss"] for event in again[-3:]])
+
     def test_the_memory_is_of_gradients_without_their_scale(self):
         """A power of two rounds nothing."""
         options = (2, "--model", "logistic", "--steps", 6, *POWERSGD)
-        self.assertEqual(losses(*options, "--loss-scale", 1024, "--loss-scale-from", 3), losses(*options))
+        moment = ("--optimizer", "adamw", "--lr", 0.01, "--second-moment", "factored", "--squares-every", 2)
+        for more in ((), moment):
+            self.assertEqual(losses(*options, *more, "--loss-scale", 1024, "--loss-scale-from", 3), losses(*options, *more))
 
     def test_a_step_that_is_not_finite_ends_the_run(self):
-        saved = path("finite.safetensors")
-        status, _, err = Job(2, "--model", "logistic", "--steps", 4, *POWERSGD, "--save", saved, "--save-every", 1,
-                             "--loss-scale", 1e39, "--loss-scale-from", 3).end()
-        self.assertEqual(status, 1, err)
-        self.assertIn("the gradient of step 3 is not finite", err)
-        for name, values in read_safetensors(saved).items():
-            if values.dtype == numpy.float32:
-                self.assertTrue(numpy.isfinite(values).all(), name)
+        for more in ((), ("--optimizer", "adamw", "--lr", 0.01, "--second-moment", "factored", "--squares-every", 3)):
+            saved = path("finite.safetensors")
+            status, _, err = Job(2, "--model", "logistic", "--steps", 4, *POWERSGD, *more, "--save", saved, "--save-every", 1,
+                                 "--loss-scale", 1e39, "--loss-scale-from", 3).end()
+            self.assertEqual(status, 1, err)
+            self.assertIn("the gradient of step 3 is not finite", err)
+            for name, values in read_safetensors(saved).items():
+                if values.dtype == numpy.float32:
+                    self.assertTrue(numpy.isfinite(values).all(), name)
 
     def test_refused_payload(self):
         job = Job(2, "--model", "logistic", "--steps", 50, *POWERSGD, *RESIDUAL, "--corrupt-payload-at", 7)
@@ -133,6 +160,9 @@ class PowerSgdTest(AllReduceTest):
                                (("--residual", "sign"), "--residual: goes with --algorithm powersgd, not with ps"),
                                ((*POWERSGD, "--residual", "qsgd:bit=4"), "unknown key 'bit'"),
                                (("--algorithm", "powersgd", "--rank", 0), "--rank"),
+                               ((*POWERSGD, "--optimizer", "adamw", "--second-moment", "exact"), "exact goes with --algorithm allgather"),
+                               ((*POWERSGD, *RESIDUAL, "--optimizer", "adamw", "--second-moment", "factored"),
+                                "--second-moment: factored of powersgd .* leave --residual out"),
                                ((*POWERSGD, "--min-ratio", 0), "--min-ratio")):
             with self.subTest(options=options):
                 self.assertRegex(said_of(*options), wrong)

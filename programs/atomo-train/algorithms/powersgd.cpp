@@ -12,6 +12,8 @@
 ///   P <- orthonormal columns of the span of P
 ///   Q <- mean over ranks of Q_k, Q_k = M_k' P      all-reduce
 ///   without --residual:  g <- P Q';  e_k <- M_k - g
+///   with --second-moment factored, scaled or matched, every so many steps: all-gather of what is told of the
+///     squares of M_k and of P P' M_k, both without e_k
 ///   with --residual:     g <- P Q' + sum over ranks, in rank order, of decode(payload) / W,
 ///     payload <- encode(M_k - P Q_k'), and of layers that are not factored encode(M_k); all-gather
 ///   w <- optimiser(w, g)
@@ -50,6 +52,7 @@ class PowerSgd final : public GatheringPeer {
 
   [[nodiscard]] bool train(std::uint32_t step) {
     const bool plain = step < run_.options.start_step;
+    begin_squares(step);
     compute_gradient(step, sends_residuals_ && !plain);
     if (plain) return step_along_plain_mean(step);
     const bool stopped = sends_residuals_ ? step_with_residuals(step) : step_with_memory(step);
@@ -63,13 +66,17 @@ class PowerSgd final : public GatheringPeer {
     if (begins_payload) begin_payload(step, true);
     back_propagate(step, [&](std::size_t layer, std::span<const float> values) {
       if (begins_payload && is_factored_[layer] == 0) return put(layer, values);
-      learner_.to_host(values, of_layer(gradient_, layer));
+      const auto own = of_layer(gradient_, layer);
+      learner_.to_host(values, own);
+      add_squares(layer, own);
     });
   }
 
   [[nodiscard]] bool step_along_plain_mean(std::uint32_t step) {
+    tell_squares(step, gradient_, run_.options.gradient_scale(step));
     reduce(gradient_, "gradients");
     exchange_reports();
+    see_squares(gradient_);
     return step_along(gradient_, step);
   }
 
@@ -79,6 +86,7 @@ class PowerSgd final : public GatheringPeer {
       for (std::size_t i = of.offset; i < of.end(); ++i) gradient_[i] += memory_[i] * scale;
     }
     find_factors(step);
+    tell_projections(step, scale);
     exchange_reports();
     const auto began = Clock::now();
     mean_.assign(gradient_.size(), 0.0F);
@@ -90,8 +98,25 @@ class PowerSgd final : public GatheringPeer {
       at += values.size();
     });
     keep_rest(scale);
+    see_squares(mean_);
     end_decoding(began);
     return step_along(mean_, step);
+  }
+
+  /// Of this rank's gradient, without its memory, the mean has what lies in the span of P, and the layers that are
+  /// not factored as they are. The memory is a rank's own distance from the mean: it grows, and the ranks' add
+  /// up to little.
+  void tell_projections(std::uint32_t step, float scale) {
+    if (!tells_squares()) return;
+    const auto began = Clock::now();
+    std::vector<float> q(q_own_.size()), own = gradient_;
+    low_rank_.find_q(memory_, p(), q);
+    for (std::size_t i = 0; i < q.size(); ++i) q[i] = q_own_[i] - scale * q[i];
+    for (const auto& of : low_rank_.layers())
+      std::fill_n(own.begin() + static_cast<std::ptrdiff_t>(of.offset), of.end() - of.offset, 0.0F);
+    low_rank_.add_products(1, p(), q, own);
+    report_.encode += milliseconds(Clock::now() - began);
+    tell_squares(step, own, scale);
   }
 
   /// Once the mean gradient is there, which ends the run where it is not finite.

@@ -126,6 +126,14 @@ void check_second_moment(const CLI::App& app, const Options& o) {
   };
   const bool own = o.second_moment == "own";
   if (!own && !is_adam) refuse_for("--second-moment", "adam and adamw");
+  if (o.algorithm == "powersgd" && o.second_moment == "exact")
+    throw CLI::ValidationError("--second-moment",
+                               "exact goes with --algorithm allgather only, not with powersgd");
+  if (squares && !o.residual.empty())
+    throw CLI::ValidationError("--second-moment",
+                               o.second_moment +
+                                   " of powersgd is told of its factors, not of what --residual "
+                                   "sends: take own, or leave --residual out");
   if (o.max_update > 0 && !is_adam) refuse_for("--max-update", "adam and adamw");
   if (!is_adam && o.optimizer != "adafactor" && o.optimizer != "muon") {
     for (const char* name : {"--beta1", "--beta2"})

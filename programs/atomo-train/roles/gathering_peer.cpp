@@ -23,13 +23,13 @@ constexpr const char* kSums = "sums of differences";
 }  // namespace
 
 GatheringPeer::GatheringPeer(Run& run, MakeOptimiser make, bool gathers) : Peer(run, make) {
+  if (run.options.has_squares()) squares_.emplace(learner_.replica().layers(), workers_);
   if (!gathers) return;
   make_exchange(0);
   const auto rules = atomo::Policy::parse(run.options.policy).rules();
   remembers_ = std::ranges::any_of(rules, [](const auto& r) { return r.codec.traits().memory; });
   if (std::ranges::any_of(rules, [](const auto& r) { return r.codec.traits().differences; }))
     sums_.resize(learner_.compressor().elements());
-  if (run.options.has_squares()) squares_.emplace(learner_.replica().layers(), workers_);
   if (second_moment_of(run.options.second_moment) == SecondMoment::exact)
     exact_.resize(learner_.compressor().elements());
   if (run.options.precondition) units_.resize(learner_.compressor().elements());
@@ -62,8 +62,7 @@ void GatheringPeer::begin_payload(std::uint32_t step, bool computing) {
   if (learner_.take_policy(step)) make_exchange(step);
   learner_.take_share(step);
   exchange_->begin(learner_.key(step), computing);
-  tells_squares_ = squares_ && run_.options.tells_squares(step);
-  scale_ = run_.options.gradient_scale(step);
+  begin_squares(step);
   if (!units_.empty()) optimiser_->find_units(step, units_);
   divisor_ = computing && remembers_ ? static_cast<float>(scale_) : 1.0F;
   rate_ = static_cast<float>(run_.options.rate_in_memory_at(step));
@@ -78,7 +77,7 @@ void GatheringPeer::put(std::size_t layer, std::span<const float> values) {
     };
     const auto own = part_of(on_host_);
     learner_.to_host(values, own);
-    if (tells_squares_) squares_->add(layer, own, scale_);
+    add_squares(layer, own);
     if (!exact_.empty()) std::ranges::copy(own, part_of(exact_).begin());
     if (prepare(layer, own)) values = own;
   }
@@ -122,15 +121,33 @@ void GatheringPeer::exchange_squares(std::uint32_t step) {
   std::vector<float> decoded(learner_.compressor().elements());
   exchange_->decode_own(decoded);
   restore(decoded);
+  report_.encode += milliseconds(Clock::now() - begin);
+  tell_squares(step, decoded, scale_ / divisor_);
+}
+
+void GatheringPeer::begin_squares(std::uint32_t step) {
+  tells_squares_ = squares_ && run_.options.tells_squares(step);
+  scale_ = run_.options.gradient_scale(step);
+}
+
+void GatheringPeer::add_squares(std::size_t layer, std::span<const float> gradient) {
+  if (tells_squares_) squares_->add(layer, gradient, scale_);
+}
+
+void GatheringPeer::tell_squares(std::uint32_t step, std::span<const float> decoded, double scale) {
+  if (!tells_squares_) return;
+  const auto begin = Clock::now();
   auto key = learner_.key(step);
   key.channel = kSquaresChannel;
-  const auto message = squares_->encode(key, decoded, scale_ / divisor_);
+  const auto message = squares_->encode(key, decoded, scale);
   const auto encoded = Clock::now();
   report_.encode += milliseconds(encoded - begin);
   std::vector<std::byte> all(message.size() * workers_);
   auto transfer = transport_.all_gather(message, all);
   transport_.wait(transfer);
   report_.squares_bytes = message.size();
+  report_.sent += message.size() * (workers_ - 1);
+  report_.received += message.size() * (workers_ - 1);
   const auto end = Clock::now();
   wire_ += milliseconds(end - encoded);
   timeline_.span("all-gather", "squares", encoded, end);
@@ -174,7 +191,7 @@ void GatheringPeer::gather_payloads() {
   auto transfer = transport_.all_gather(exchange_->outgoing(longest), exchange_->incoming(longest));
   transport_.wait(transfer);
   for (auto& report : reports_) {
-    const std::uint64_t copies = (longest + report.squares_bytes) * (workers_ - 1);
+    const std::uint64_t copies = longest * (workers_ - 1);
     report.sent += copies;
     report.received += copies;
   }

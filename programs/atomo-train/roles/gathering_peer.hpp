@@ -18,8 +18,8 @@ namespace train {
 
 class GatheringPeer : public Peer {
  protected:
-  /// `gathers`: there are payloads. Without, no call but those of `Peer` may follow, and no memory is
-  /// taken for them.
+  /// `gathers`: there are payloads. Without, no call but those of `Peer` and of squares may follow, and no
+  /// memory is taken for them.
   explicit GatheringPeer(Run& run, MakeOptimiser make = &Run::make_optimiser, bool gathers = true);
 
   /// A new payload, with the draws of `step`. `computing`: back-propagation goes on between its
@@ -34,6 +34,13 @@ class GatheringPeer : public Peer {
   /// Tells every rank of the squares of this one's gradients, of which `encode` made the payload,
   /// and takes in theirs. `put` has seen all layers. The optimiser sees them in `see_squares`.
   void exchange_squares(std::uint32_t step);
+  /// The same without a payload, before reports are exchanged: `begin_squares`, `add_squares` of each layer as it is, and
+  /// `tell_squares` with what others learn of them, all layers one behind the other. In a step that tells
+  /// nothing the last two do nothing. Gradients have the step's loss scale, but `decoded` has `scale`.
+  void begin_squares(std::uint32_t step);
+  void add_squares(std::size_t layer, std::span<const float> gradient);
+  void tell_squares(std::uint32_t step, std::span<const float> decoded, double scale);
+  [[nodiscard]] bool tells_squares() const noexcept { return tells_squares_; }
   /// Tells every rank this one's gradients as they are, and the optimiser their average: an oracle's, so
   /// that no figure counts their bytes. `put` has seen all layers.
   void exchange_exact();

@@ -69,9 +69,8 @@ AT_BITS = {
     "demo-rates-preconditioned": (demo, (*FACTORED, *PRECONDITIONED, "--beta1", "0", "--rate-in-memory")),
     "ef-atomo-rates": (nearest, ("--rate-in-memory",)),
 }
-# Those with a second moment of Adam's have an arm with the factored one beside it. PowerSGD's messages add up before anyone
-# decodes them, so that there is none.
-FIXED |= {f"{name}-factored": (*FIXED[name], *FACTORED) for name in ("f16", "qsgd")}
+# Those with a second moment of Adam's have an arm with the factored one beside it.
+FIXED |= {f"{name}-factored": (*FIXED[name], *FACTORED) for name in ("f16", "qsgd", "powersgd")}
 AT_BITS |= {f"{name}-factored": (AT_BITS[name][0], (*AT_BITS[name][1], *FACTORED))
             for name in ("atomo", "atomo-preconditioned", "ef-atomo", "ef-atomo-preconditioned", "ef-topk", "ef-chunks")}
 

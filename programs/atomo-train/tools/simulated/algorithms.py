@@ -170,25 +170,34 @@ class Local(_Algorithm):
 class PowerSgd(_Algorithm):
     def __init__(self, options, data, fleet, order, device):
         super().__init__(options, data, fleet, order, device)
-        mean = torch.zeros_like(fleet.weights)
-        factors = LowRank(fleet.layers, options, fleet.gradients, mean, options.seed)
-        optimiser = optimiser_of(options, fleet.layers, fleet.weights)
+        mean, own, told, self.squares = torch.zeros_like(fleet.weights), None, None, None
+        if options.second_moment in TOLD:
+            told, own = Told(fleet.layers, options, device), torch.zeros_like(fleet.gradients)
+            self.squares = SquaresExchange(told, fleet.gradients, own, mean, options.seed, device)
+        factors = LowRank(fleet.layers, options, fleet.gradients, mean, options.seed, own)
+        optimiser = optimiser_of(options, fleet.layers, fleet.weights, told)
         self.of_a_step = options.workers * factors.reduced_bytes
 
-        def step():
+        def factor():
             self.back_propagate()
             factors.find()
+
+        def move():
             optimiser.step(fleet.weights, mean, self.table.now())
             self.table.advance()
 
-        self.step = self.replay(step, *self.computed, fleet.weights, *factors.state, *optimiser.state)
+        self.factor = self.replay(factor, *self.computed, mean, *factors.state)
+        self.move = self.replay(move, fleet.weights, *optimiser.state)
 
     def advance(self, step):
-        self.step()
+        self.factor()
+        if self.squares is not None and step % self.options.squares_every == 0:
+            self.squares.tell(step)
+        self.move()
         return 1
 
     def bytes(self, steps):
-        return steps * self.of_a_step
+        return steps * self.of_a_step + (0 if self.squares is None else self.squares.messages.bytes())
 
 
 ALGORITHMS = {"allgather": AllGather, "local": Local, "powersgd": PowerSgd}

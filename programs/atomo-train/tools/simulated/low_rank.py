@@ -22,10 +22,11 @@ def orthonormal(p):
 
 
 class LowRank:
-    """`find` puts what the workers' gradients average to by their factors into `mean`, 1 x parameters."""
+    """`find` puts what the workers' gradients average to by their factors into `mean`, 1 x parameters, and what of each
+    worker's, without its memory, lies in the span of P into `own`, workers x parameters, where that is given."""
 
-    def __init__(self, layers, options, gradients, mean, seed):
-        self.gradients, self.mean = gradients, mean
+    def __init__(self, layers, options, gradients, mean, seed, own=None):
+        self.gradients, self.mean, self.own = gradients, mean, own
         self.layers, self.others = [], []
         draws = torch.Generator().manual_seed(seed)
         for matrix in matrices(layers):
@@ -42,18 +43,22 @@ class LowRank:
 
     @property
     def state(self):
-        return [self.memory, *(q for _, _, q in self.layers)]
+        return [self.memory, *(q for _, _, q in self.layers), *([] if self.own is None else [self.own])]
 
     def find(self):
         whole = self.gradients + self.memory
         for matrix in self.others:
             matrix.of(self.mean).copy_(matrix.of(whole).mean(0, keepdim=True))
+            if self.own is not None:
+                matrix.of(self.own).copy_(matrix.of(whole))
         found = []
         for matrix, drawn, q in self.layers:
             m = matrix.of(whole)
             p = orthonormal(torch.matmul(m, self._start(drawn, q)).mean(0))
             mean_q = torch.matmul(m.transpose(1, 2), p).mean(0)
             found.append(mean_q)
+            if self.own is not None:
+                matrix.of(self.own).copy_(torch.matmul(p, torch.matmul(p.t(), matrix.of(self.gradients))))
             matrix.of(self.mean).copy_((p @ mean_q.t()).unsqueeze(0))
         finite = self.mean.isfinite().all()
         for (matrix, _, q), new in zip(self.layers, found):

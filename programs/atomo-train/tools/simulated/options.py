@@ -12,7 +12,7 @@ UNCOMPRESSED = "identity:dtype=f32"
 # Options of one algorithm, and those that do not go with another.
 OWN = {"local_steps": ("local",), "outer_optimizer": ("local",), "outer_lr": ("local",), "outer_momentum": ("local",),
        "rank": ("powersgd",), "min_ratio": ("powersgd",), "codec": ("allgather", "local"), "policy": ("allgather", "local"),
-       "second_moment": ("allgather",), "squares_every": ("allgather",), "precondition": ("allgather",),
+       "second_moment": ("allgather", "powersgd"), "squares_every": ("allgather", "powersgd"), "precondition": ("allgather",),
        "rate_in_memory": ("allgather",), "share_by_rate": ("allgather",)}
 DEFAULTS = {"codec": UNCOMPRESSED, "policy": "", "second_moment": "own", "squares_every": 10, "precondition": False,
             "rate_in_memory": False, "share_by_rate": 0.0, "max_update": 0.0, "beta1": 0.9, "beta2": 0.999, "local_steps": 1,
@@ -105,6 +105,8 @@ def _check(options, given, workers):
     if {"codec", "policy"} <= given:
         _refuse("codec", "take one of --codec and --policy")
     told = options.second_moment in TOLD
+    if options.second_moment == "exact" and options.algorithm != "allgather":
+        _refuse("second_moment", f"exact goes with --algorithm allgather, not with {options.algorithm}")
     for name, optimisers in (("beta1", WITH_BETAS), ("beta2", WITH_BETAS), ("max_update", ADAMS), ("precondition", ADAMS), ("second_moment", ADAMS)):
         own = name == "second_moment" and options.second_moment == "own"
         if name in given and not own and options.optimizer not in optimisers:
