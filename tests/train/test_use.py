@@ -77,7 +77,7 @@ class HelpTest(unittest.TestCase):
     def test_options_of_other_algorithms(self):
         for options, wrong, right, chosen in ((("--graph", "star"), "--graph", "dpsgd", "ps"),
                                               (("--algorithm", "allgather", "--servers", 1), "--servers", "ps", "allgather"),
-                                              (("--second-moment", "factored"), "--second-moment", "allgather", "ps"),
+                                              (("--second-moment", "factored"), "--second-moment", "allgather, powersgd", "ps"),
                                               (("--algorithm", "dpsgd", "--double-buffer"), "--double-buffer", "ps", "dpsgd")):
             said = check(*options)
             self.assertRegex(said, rf"^atomo-train: {wrong}: goes with --algorithm .*\b{right}\b.*, not with {chosen}\n$")
@@ -100,12 +100,13 @@ class HelpTest(unittest.TestCase):
             told = ("--optimizer", "adam", "--second-moment", value)
             self.assertEqual(check("--algorithm", "allgather", *told), "")
             self.assertEqual(check("--algorithm", "allgather", *told, "--device", "cuda"), "")
-            for algorithm in ("ps", "asgd", "dcasgd", "fedavg", "difference", "local", "twoshot", "powersgd", "dpsgd"):
-                said = f"atomo-train: --second-moment: goes with --algorithm allgather, not with {algorithm}\n"
+            for algorithm in ("ps", "asgd", "dcasgd", "fedavg", "difference", "local", "twoshot", "dpsgd"):
+                said = f"atomo-train: --second-moment: goes with --algorithm allgather, powersgd, not with {algorithm}\n"
                 job = write("told.toml", f'algorithm = "{algorithm}"\noptimizer = "adam"\nsecond-moment = "{value}"\n')
                 self.assertEqual(check("--algorithm", algorithm, *told), said)
                 self.assertEqual(check("--job", job), said)
-        self.assertIn("--second-moment: goes with --algorithm allgather, not with ps",
+        self.assertEqual(check("--algorithm", "powersgd", *told[:2], "--second-moment", "factored"), "")
+        self.assertIn("--second-moment: goes with --algorithm allgather, powersgd, not with ps",
                       check("--servers", 2, "--second-moment", "factored", "--optimizer", "adamw"))
 
     def test_codecs_of_ones_own(self):
