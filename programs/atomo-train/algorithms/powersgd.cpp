@@ -52,7 +52,6 @@ class PowerSgd final : public GatheringPeer {
 
   [[nodiscard]] bool train(std::uint32_t step) {
     const bool plain = step < run_.options.start_step;
-    begin_squares(step);
     compute_gradient(step, sends_residuals_ && !plain);
     if (plain) return step_along_plain_mean(step);
     const bool stopped = sends_residuals_ ? step_with_residuals(step) : step_with_memory(step);
@@ -63,7 +62,11 @@ class PowerSgd final : public GatheringPeer {
  private:
   /// `begins_payload`: layers that are not factored are encoded as they come.
   void compute_gradient(std::uint32_t step, bool begins_payload) {
-    if (begins_payload) begin_payload(step, true);
+    if (begins_payload) {
+      begin_payload(step, true);
+    } else {
+      begin_squares(step);
+    }
     back_propagate(step, [&](std::size_t layer, std::span<const float> values) {
       if (begins_payload && is_factored_[layer] == 0) return put(layer, values);
       const auto own = of_layer(gradient_, layer);
