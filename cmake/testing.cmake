@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Every test is in one tier, its label: `commit` runs on every change, `long` under `tests/run.sh --all` alone, `kernels`
-# there and where a kernel or the host executor changed. tiers.py checks that each has one. The programs that only long
-# tests run are built by the targets long_tests and kernel_tests. What is compiled and never run here is yardsticks, which
-# long_tests builds too.
+# there and where a kernel or the host executor changed, `devices` with those and where the trainer's roles changed. tiers.py
+# checks that each has one. The programs that no commit runs are built by the targets long_tests, kernel_tests and
+# device_tests, each with those of the next. What is compiled and never run here is yardsticks, which long_tests builds too.
+add_custom_target(device_tests)
 add_custom_target(kernel_tests)
 add_custom_target(yardsticks)
 add_custom_target(long_tests)
+add_dependencies(kernel_tests device_tests)
 add_dependencies(long_tests kernel_tests yardsticks)
 
 # atomo_precompile(target header...): with ATOMO_TESTS_TOGETHER the headers, which nearly every file of the target includes,
@@ -38,12 +40,11 @@ function(atomo_built_for tier)
   if(tier STREQUAL "commit")
     return()
   endif()
-  set(wanted_by long_tests)
-  if(tier STREQUAL "kernels")
-    set(wanted_by kernel_tests)
-  endif()
+  set(wanted_by_devices device_tests)
+  set(wanted_by_kernels kernel_tests)
+  set(wanted_by_long long_tests)
   set_target_properties(${ARGN} PROPERTIES EXCLUDE_FROM_ALL ON)
-  add_dependencies(${wanted_by} ${ARGN})
+  add_dependencies(${wanted_by_${tier}} ${ARGN})
 endfunction()
 
 # atomo_cases(TIER NAME PROGRAM [FILTER filter] [SHARDS n] [ENVIRONMENT name=value...]): the test NAME runs the cases of

@@ -115,8 +115,10 @@ changed() {
   [ -n "$base" ] || return 0  # nothing says that it does not
   { git diff --name-only "$base" --; git ls-files --others --exclude-standard; } | grep -E "$1" >/dev/null
 }
-# A kernel, its compilation or the host executor.
-readonly kKernels='^(src/cuda/|src/format/methods.def|cmake/codecs.cmake|tests/device/|tests/hostexec/|tests/cuda_compile/|tests/gpu|tools/gpu_model/|bench/gpu/|bench/models.hpp|cmake/cuda.cmake|programs/[a-z-]+/(device|exchange|roles)/|tests/train/test_(coder|devices|exchange))'
+# A kernel, its compilation or the host executor, and what the trainer's coders and exchanges run on them.
+readonly kKernels='^(src/cuda/|src/format/methods.def|cmake/codecs.cmake|tests/device/|tests/hostexec/|tests/cuda_compile/|tests/gpu|tools/gpu_model/|bench/gpu/|bench/models.hpp|cmake/cuda.cmake|programs/[a-z-]+/(device|exchange)/|tests/train/test_(coder|exchange))'
+# What the trainer's processes do on a device.
+readonly kDevices='^(programs/[a-z-]+/roles/|tests/train/test_devices)'
 # What is compiled of CUB's and Thrust's algorithms, 20 s a file.
 readonly kYardsticks='^(bench/gpu/(peers[.]cu|device[.]hpp|yardsticks[.]hpp)|bench/models[.]hpp|tests/device/oracles[.]|tests/cuda_compile/CMake)'
 # check PRESET N: runs the tests of a build tree, N at a time, and leaves results/PRESET.xml and the cases of its programs.
@@ -166,8 +168,12 @@ else
   if changed "$kKernels"; then
     say "kernels or the host executor changed: their long tests run too"
     targets=(all kernel_tests)
-    tiers='^(commit|kernels)$'
+    tiers='^(commit|devices|kernels)$'
     changed "$kYardsticks" && targets+=(yardsticks)
+  elif changed "$kDevices"; then
+    say "the trainer's roles changed: they run on the host executor's device too"
+    targets=(all device_tests)
+    tiers='^(commit|devices)$'
   fi
   if [ -n "$base" ] && mapfile -t same < <(python3 tests/cuda_compile/unaffected.py "$base") && [ ${#same[@]} -gt 0 ]; then
     say "of the kernels' files ${#same[@]} compile as they did, and are not compiled"

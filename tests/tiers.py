@@ -4,7 +4,7 @@
 
 usage: tiers.py BUILD_FOLDER
 
-The tiers are the labels commit, kernels and long (cmake/testing.cmake). A filter of a GoogleTest program whose program is
+The tiers are the labels commit, devices, kernels and long (cmake/testing.cmake). A filter of a GoogleTest program whose program is
 built must match a case: one that matches none would pass without running anything. Cases that two commit tests of one
 program would both run are named too.
 """
@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 
-TIERS = {"commit", "kernels", "long"}
+TIERS = {"commit", "devices", "kernels", "long"}
 
 
 def tests_of(folder):

@@ -15,5 +15,5 @@ atomo_hostexec_program(hostexec_train atomo_hostexec ${sanitizer} ${trainer}/mai
 target_link_libraries(hostexec_train PRIVATE atomo_train_parts)
 add_test(NAME hostexec.train COMMAND ${ATOMO_PYTHON} ${PROJECT_SOURCE_DIR}/tests/train/test_devices.py)
 set_tests_properties(hostexec.train PROPERTIES ENVIRONMENT "ATOMO_TRAIN=$<TARGET_FILE:hostexec_train>" COST 90)
-atomo_built_for(kernels hostexec_train)
-atomo_tier(kernels hostexec.train)
+atomo_built_for(devices hostexec_train)
+atomo_tier(devices hostexec.train)
