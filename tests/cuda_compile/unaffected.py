@@ -5,7 +5,7 @@
 usage: unaffected.py COMMIT
 
 A file is affected where it, a header that it includes, one through another, its rows in a table or what kernels.toml says
-of its kernels differs from the commit; all are where the flags or the checks differ.
+of its kernels differs from the commit, but for comments; all are where the flags or the checks differ.
 """
 import os
 import re
@@ -18,6 +18,8 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 ALL = re.compile(r"tests/cuda_compile/((check_kernels|instructions|paths|ptx|report|sass|tables)[.]py|CMakeLists.txt)|cmake/cuda[.]cmake")
 TABLES = [f"tests/cuda_compile/{name}.txt" for name in ("allowed", "instructions", "resources")]
 DESCRIPTIONS = "tools/gpu_model/kernels.toml"
+# A string or the character of a quotation mark, which may hold what looks like a comment, or a comment.
+COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*"|\'\\?"\')|//[^\n]*|/[*].*?[*]/', re.DOTALL)
 INCLUDE = re.compile(r'^ *# *include +["<]([^">]+)[">]', re.MULTILINE)
 
 
@@ -28,6 +30,19 @@ def git(*words):
 def read(path):
     with open(os.path.join(ROOT, path), encoding="utf-8") as file:
         return file.read()
+
+
+def code(text):
+    """Returns the lines of a source without comments and without what is empty then."""
+    lines = COMMENT.sub(lambda found: found[1] or " ", text).splitlines()
+    return [line.strip() for line in lines if line.strip()]
+
+
+def differs(path, commit):
+    """Says whether the code of a file differs from the commit's; one that either has not does."""
+    before = subprocess.run(["git", "-C", ROOT, "show", f"{commit}:{path}"], capture_output=True, text=True)
+    here = os.path.isfile(os.path.join(ROOT, path))
+    return before.returncode != 0 or not here or code(before.stdout) != code(read(path))
 
 
 def includes(path):
@@ -57,6 +72,7 @@ def main():
     changed = {*git("diff", "--name-only", commit).split(), *git("ls-files", "--others", "--exclude-standard").split()}
     if any(ALL.fullmatch(path) for path in changed):
         return
+    changed = {path for path in changed if path.startswith(("src/", "include/")) and differs(path, commit)}
     told = told_of(commit)
     for name in sorted(os.listdir(os.path.join(ROOT, "src", "cuda"))):
         stem, kind = os.path.splitext(name)

@@ -183,11 +183,26 @@ class Unaffected(unittest.TestCase):
         for path, left in (("src/cuda/a.cu", ["b"]), ("src/core/far.hpp", ["b"]), ("include/atomo/types.hpp", ["a"]),
                            ("src/cuda/beside.cuh", ["a"]), ("tests/cuda_compile/check_kernels.py", [])):
             with self.subTest(path=path):
-                self.write(path, self.FILES[path] + "// changed\n")
+                self.write(path, self.FILES[path] + "int changed;\n")
                 self.assertEqual(self.names(), left)
                 self.write(path, self.FILES[path])
         self.write("src/cuda/new.cu", "")
         self.assertEqual(self.names(), ["a", "b"])
+
+    def test_comments_compile_as_they_did(self):
+        path = "src/core/far.hpp"
+        for text in ("// \"changed\n\n", "/* changed\nof \"two */\n", "// a /* in a comment\n"):
+            with self.subTest(text=text):
+                self.write(path, text)
+                self.assertEqual(self.names(), ["a", "b"])
+        for text in ("const char* changed = \"//\";\n", "#define CHANGED '\"' // x\n", "/* x */ int changed;\n", "#pragma once // x\n"):
+            with self.subTest(text=text):
+                self.write(path, text)
+                self.assertEqual(self.names(), ["b"])
+        self.write(path, "const char* a = \"x//y\";\n")
+        run("git", "-c", "user.name=a", "-c", "user.email=b", "commit", "-qam", "y", cwd=self.folder)
+        self.write(path, "const char* a = \"x//z\";\n")
+        self.assertEqual(self.names(), ["b"])
 
     def test_what_is_said_of_a_kernel(self):
         for path in ("tests/cuda_compile/resources.txt", "tests/cuda_compile/instructions.txt", "tools/gpu_model/kernels.toml"):
