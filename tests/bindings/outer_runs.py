@@ -214,7 +214,7 @@ def saved(state):
 
 def resumed(rank, ranks, policy, at, steps=14, resume=True, donor=None, **options):
     """Trains; at step `at` everything is saved and, if asked, loaded into new objects. `donor`: the rank whose state is
-    loaded by all."""
+    loaded by all, or "next", with which each loads the next one's."""
     def fresh(seed):
         model = network(seed)
         return model, inner(model), atomo.torch.OuterSync(model, policy, **{"every": 4, **options})
@@ -227,7 +227,7 @@ def resumed(rank, ranks, policy, at, steps=14, resume=True, donor=None, **option
             if donor is not None:
                 of_all = [None] * ranks
                 dist.all_gather_object(of_all, state)
-                state["sync"] = of_all[donor]["sync"]
+                state["sync"] = of_all[(rank + 1) % ranks if donor == "next" else donor]["sync"]
             if resume:
                 model, optimiser, sync = fresh(5)
                 model.load_state_dict(state["model"])

@@ -226,8 +226,9 @@ def test_one_ranks_state_serves_another(world):
 
 def test_what_another_rank_sent_is_not_taken(world):
     with pytest.raises(RankFailed) as failed:
-        world(2).run(outer_runs.resumed, "ef21+qsgd:bits=4", at=8, donor=0)
-    assert any("the saved state is of rank 0 of 2, this is rank 1 of 2" in error for error in failed.value.errors)
+        world(2).run(outer_runs.resumed, "ef21+qsgd:bits=4", at=8, donor="next")
+    for rank, error in enumerate(failed.value.errors):
+        assert f"the saved state is of rank {1 - rank} of 2, this is rank {rank} of 2" in error, failed.value.errors
 
 
 def test_differences_add_up_to_pseudo_gradients(world):
