@@ -217,6 +217,7 @@ void bind_messages(nb::module_& module) {
   module.def("inspect", &inspect, nb::arg("payload").none(), nb::arg("exact"));
   module.def("decode_add_all", &decode_add_all, nb::arg("payloads"), nb::arg("out").none(),
              nb::arg("alpha").none());
+  module.def("alpha_of", &alpha_of, nb::arg("alpha").none());
   module.def("decode", &decode, nb::arg("payload").none(), nb::arg("out").none());
   module.def("decode_add", &decode_add, nb::arg("payload").none(), nb::arg("out").none(),
              nb::arg("alpha").none());

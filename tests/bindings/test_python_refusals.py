@@ -97,10 +97,13 @@ def test_torch_tensors_with_the_negative_bit():
     assert not CODEC.decode(PAYLOAD, like=x).is_neg()
 
 
-@pytest.mark.parametrize("alpha, words, error", [
+FACTORS = pytest.mark.parametrize("alpha, words, error", [
     ("x", "alpha: a number is expected, found str", TypeError), (None, "alpha: a number is expected, found NoneType", TypeError),
     (1e300, "alpha is 1e+300: its magnitude must be at most 3.4028235e+38", atomo.Error),
     (10**400, "alpha is an integer of more than 1024 bits", atomo.Error), (float("nan"), "alpha is NaN", atomo.Error)])
+
+
+@FACTORS
 def test_factors(alpha, words, error):
     model, out = atomo.Compressor({"a": X}, "qsgd:bits=2"), X.copy()
     whole = model.encode({"a": X}, step=0)
@@ -115,6 +118,25 @@ def test_factors(alpha, words, error):
     for factor in (numpy.float32(2), numpy.array(2), 2):
         numpy.testing.assert_array_equal(CODEC.decode_add(PAYLOAD, out=numpy.zeros_like(X), alpha=factor),
                                          2 * CODEC.decode(PAYLOAD, like=X))
+
+
+@FACTORS
+def test_factors_on_a_gpu(monkeypatch, alpha, words, error):
+    """There none would overwrite: what queues the kernels is never asked."""
+    def queued(*_):
+        raise AssertionError("a kernel was queued")
+
+    for name in ("decode", "decode_layer", "decode_model"):
+        monkeypatch.setattr(atomo._device, name, queued)
+    monkeypatch.setattr(atomo._codec, "on_cuda", lambda array: True)
+    monkeypatch.setattr(atomo.Compressor, "_on_cuda", lambda self, array: True)
+    model, out = atomo.Compressor({"a": X}, "qsgd:bits=2"), X.copy()
+    for call in (lambda alpha: CODEC.decode_add(PAYLOAD, out=out, alpha=alpha), lambda alpha: CODEC.decode_add_all([PAYLOAD], out=out, alpha=alpha),
+                 lambda alpha: model.decode_add(PAYLOAD, out={"a": out}, alpha=alpha),
+                 lambda alpha: model.decode_layer_add("a", PAYLOAD, out=out, alpha=alpha),
+                 lambda alpha: model.decode_layer_add_all("a", [PAYLOAD], out=out, alpha=alpha)):
+        refused(lambda: call(alpha), words, error=error)
+        refused(lambda: call(2.0), "a kernel was queued", error=AssertionError)
 
 
 def test_numbers_of_models():

@@ -186,7 +186,7 @@ class Codec:
         Raises `atomo.DecodeError` for bytes that are no such message; what `out` holds is then unspecified.
         """
         if on_cuda(out):
-            _device.decode(self._codec, [payload], out, alpha)
+            _device.decode(self._codec, [payload], out, _atomo.alpha_of(alpha))
         else:
             try:
                 self._codec.decode_add(payload, out, alpha)
@@ -201,7 +201,7 @@ class Codec:
         """
         payloads = listed(payloads)
         if on_cuda(out):
-            _device.decode(self._codec, payloads, out, alpha)
+            _device.decode(self._codec, payloads, out, _atomo.alpha_of(alpha))
         else:
             self._codec.decode_add_all(payloads, out, alpha)
         return out

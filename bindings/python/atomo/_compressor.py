@@ -231,7 +231,7 @@ class Compressor:
         """
         payloads, arrays = listed(payloads), self._ordered(out, "out")
         if self._on_cuda(arrays[0]):
-            _device.decode_model(self._model, payloads, arrays, alpha)
+            _device.decode_model(self._model, payloads, arrays, _atomo.alpha_of(alpha))
         else:
             self._model.decode_add_all(payloads, arrays, alpha)
         return dict(zip(self._numbers, arrays))
@@ -327,7 +327,7 @@ class Compressor:
         """Adds a layer's message to `out`, which is of f32: out = out + alpha * decoded. Returns `out`."""
         number = self._number(name)
         if self._on_cuda(out):
-            _device.decode_layer(self._model, number, [payload], out, alpha)
+            _device.decode_layer(self._model, number, [payload], out, _atomo.alpha_of(alpha))
         else:
             self._model.decode_layer_add(number, payload, out, alpha)
         return out
@@ -337,7 +337,7 @@ class Compressor:
         """Adds several messages of a layer in the order given; otherwise as `Codec.decode_add_all`."""
         number, payloads = self._number(name), listed(payloads)
         if self._on_cuda(out):
-            _device.decode_layer(self._model, number, payloads, out, alpha)
+            _device.decode_layer(self._model, number, payloads, out, _atomo.alpha_of(alpha))
         else:
             self._model.decode_layer_add_all(number, payloads, out, alpha)
         return out
