@@ -6,7 +6,8 @@ usage: gaps.py DOCS_FOLDER RESULTS_FOLDER            fails where the page says s
        gaps.py --prove DOCS_FOLDER RESULTS_FOLDER    fails unless each planted mistake is found
 
 A row of a table is the training of as many bytes a step; of local steps it has a name, and a column a length of rounds. A gap
-is the mean over the seeds of bits a character, less that without compression. The summary has figures of these tables alone.
+is the mean over the seeds of bits a character, less that without compression. The summary has figures of these tables alone,
+and README.md figures of this page.
 """
 import json
 import re
@@ -23,6 +24,7 @@ OTHER_GAPS = {r"^## Clipped gradients\n(.*?)^## ": ("memories-300-steps-clipped.
               r"^## Rates that stay high\n(.*?)^## ": ("memories-300-steps-trapezoid.json",),
               r"^### From half a bit to a sixteenth\n(.*?)^### ": ("second-moment-bits.json",)}
 SUMMARY = r"^## At a glance\n(.*?)^## "
+FIGURE = r"\d\.\d{3} ± \d\.\d{3}"
 LOCAL_SECTION = r"^## Local steps\n(.*)"
 # Tables of local steps: files that they are of, rows and their arms, and the inner optimiser. Those of BEST have the best rates.
 ROTATED = "outer-muon-rotated.json outer-muon-trellis.json outer-muon-first-block.json"
@@ -220,8 +222,8 @@ def wrong_summary(text):
     if not summary:
         yield "the summary of language models is not there"
         return
-    figure, rest = r"\d\.\d{3} ± \d\.\d{3}", text.replace(summary[1], "")
-    for said in re.findall(figure, summary[1]):
+    rest = text.replace(summary[1], "")
+    for said in re.findall(FIGURE, summary[1]):
         if said not in rest:
             yield f"the summary has {said}, no table below has"
     for row in next(tables_of(summary[1]), []):
@@ -229,6 +231,20 @@ def wrong_summary(text):
         gap = float(row["atomo"][:5]) - float(none[:5])
         if abs(float(row["gap"]) - gap) > 0.0015:  # of figures that were rounded
             yield f"the summary has a gap of {row['gap']} between {row['atomo']} and {none}"
+
+
+def wrong_readme(readme, text):
+    """Of the table of language models in README.md, whose figures are those of the summary, atomo's at the same size."""
+    summary = next(tables_of(re.search(SUMMARY, text, re.MULTILINE | re.DOTALL)[1]))
+    rows = next((rows for rows in tables_of(readme) if "no compression" in rows[0]), [])
+    if not rows:
+        yield "README.md has no table of language models"
+    for row in rows:
+        for said in re.findall(FIGURE, " ".join(row.values())):
+            if not any(said in other for of in summary for other in of.values()):
+                yield f"README.md has {said}, the summary has not"
+        if not any(of["bytes"] == row["bytes"] and of["atomo"].startswith(row["atomo"]) for of in summary):
+            yield f"README.md has {row['atomo']} at {row['bytes']}, the summary has not"
 
 
 def wrong_gaps(text, pattern, trainings):
@@ -310,16 +326,25 @@ PLANTED = {
     "a lost row of what noise costs": ("| `head` | 65,792", "| the head | 65,792"),
     "a figure of the summary": ("| 2.682 ± 0.026, the same", "| 2.628 ± 0.026, the same"),
 }
+PLANTED_IN_README = {
+    "a score": ("| 2.482 ± 0.026 |", "| 2.428 ± 0.026 |"),
+    "a size": ("| 1/6,450 |", "| 1/4,650 |"),
+    "a score of another's": ("SparseLoCo 2.639", "SparseLoCo 2.693"),
+    "a lost table": ("| no compression |", "| nothing |"),
+}
 
 
 def main():
     docs, results = map(Path, sys.argv[-2:])
-    text = (docs / "language-models.md").read_text(encoding="utf-8")
+    text, readme = (path.read_text(encoding="utf-8") for path in (docs / "language-models.md", docs.parent / "README.md"))
     if sys.argv[1] == "--prove":
         wrong = [f"not on the page, so not planted: {old}" for old, _ in PLANTED.values() if old not in text]
         wrong += [f"not noticed: {kind}" for kind, (old, new) in PLANTED.items() if not untrue(text.replace(old, new, 1), results)]
+        wrong += [f"not in README.md, so not planted: {old}" for old, _ in PLANTED_IN_README.values() if old not in readme]
+        wrong += [f"not noticed in README.md: {kind}" for kind, (old, new) in PLANTED_IN_README.items()
+                  if not [*wrong_readme(readme.replace(old, new), text)]]
     else:
-        wrong = untrue(text, results)
+        wrong = [*untrue(text, results), *wrong_readme(readme, text)]
     print("\n".join(wrong) or "the page says what the trainings have")
     return bool(wrong)
 
