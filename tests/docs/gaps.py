@@ -28,6 +28,7 @@ FIGURE = r"\d\.\d{3} ± \d\.\d{3}"
 LOCAL_SECTION = r"^## Local steps\n(.*)"
 # Tables of local steps: files that they are of, rows and their arms, and the inner optimiser. Those of BEST have the best rates.
 ROTATED = "outer-muon-rotated.json outer-muon-trellis.json outer-muon-first-block.json"
+MUON_MEMORIES = "outer-muon-memories.json outer-muon-rates-simulated.json"
 DILOCO = {"DiLoCo, uncompressed": "diloco"}
 LOCAL_TABLES = [
     ("outer-rates-simulated.json",
@@ -42,11 +43,13 @@ LOCAL_TABLES = [
     ("outer-muon-rates-simulated.json",
      {"DiLoCo with Muon, uncompressed": "diloco", "plain average with Muon, uncompressed": "average",
       "plain average with Muon, `atomo:bits=0.148`": "atomo-average", "SparseLoCo with Muon": "sparseloco"}, "muon"),
+    (MUON_MEMORIES,
+     {"none, drawn atoms, Muon inside": "atomo-average", "`ef`, Muon inside": "ef-average", "`ef:decay=0.95`, Muon inside": "decay-average"}, "muon"),
     (ROTATED,
      {"`eden:bits=0.21`": "eden-in-bits, 0.21 bits", "`trellis:bits=0.2,states=4096`": "trellis-in-bits, 0.2 bits",
       "`trellis:bits=0.126,states=4096` in the mean, more for the first block": "first-block-in-bits, 0.126 bits"}, "muon"),
 ]
-BEST = ("outer-rates-simulated.json", "outer-memories.json", "outer-muon-rates-simulated.json", ROTATED)
+BEST = ("outer-rates-simulated.json", "outer-memories.json", "outer-muon-rates-simulated.json", MUON_MEMORIES, ROTATED)
 OTHERS_SECTION, OTHERS = r"^## Adafactor and Muon\n(.*?)^## ", "second-moment-others.json"
 ROUNDS, ROTATED_ROUNDS = "rounds-muon-300-steps.json", "rounds-muon-trellis-300-steps.json"
 IN_ROUNDS = r"rounds of two end at (\S+ ± \S+) at 1/128 and at (\S+ ± \S+) at 1/256, (\S+) and (\S+) behind"
@@ -301,6 +304,7 @@ PLANTED = {
     "a rate of local steps": ("2.572 ± 0.005 (.002) | 2.822", "2.572 ± 0.005 (.003) | 2.822"),
     "a score of Nesterov's step": ("2.678 ± 0.017 | 2.888", "2.687 ± 0.017 | 2.888"),
     "a score of a memory's rounds": ("2.813 ± 0.002 (.002) | 3.078", "2.831 ± 0.002 (.002) | 3.078"),
+    "a score of a memory of Muon's rounds": ("3.180 ± 0.029 (.004) | 3.852", "3.108 ± 0.029 (.004) | 3.852"),
     "a score of Muon's local steps": ("| 1.869 ± 0.008 (.004) | 2.192 ± 0.023 (.004) |", "| 1.896 ± 0.008 (.004) | 2.192 ± 0.023 (.004) |"),
     "a score of Muon's rounds of 100": ("| 2.623 ± 0.011 (.002) |", "| 2.632 ± 0.011 (.002) |"),
     "a lost row of Muon's local steps": ("| SparseLoCo with Muon |", "| SparseLoCo |"),
