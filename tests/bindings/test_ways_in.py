@@ -64,9 +64,9 @@ def run(way, folder, environment, torchrun=True):
     return done.stdout
 
 
-def test_the_page_has_eight_ways_and_nothing_outside_them():
+def test_the_page_has_nine_ways_and_nothing_outside_them():
     assert list(WAYS) == ["C++ with CMake", "C", "Python", "PyTorch, DistributedDataParallel",
-                          "PyTorch, fully_shard", "PyTorch, outer synchronisation", "JAX", "Ray"]
+                          "PyTorch, fully_shard", "PyTorch, outer synchronisation", "PyTorch, several dimensions of a mesh", "JAX", "Ray"]
     assert "```" not in PAGE.split("\n## ")[0]
     assert sum(len(BLOCK.findall(part)) for part in WAYS.values()) == PAGE.count("```") // 2
 
@@ -108,6 +108,17 @@ def test_outer_synchronisation(torchrun, tmp_path, environment):
     assert sorted(worker for worker, _, _ in workers) == ["0", "1"], output
     assert len({checksum for _, _, checksum in workers}) == 1, f"the replicas differ: {output}"
     assert all(int(sent) < 60 * 4 * 7850 / 200 for _, sent, _ in workers), "of a gradient every step"
+
+
+@THROUGH
+def test_several_dimensions_of_a_mesh(torchrun, tmp_path, environment):
+    output = run("PyTorch, several dimensions of a mesh", tmp_path, environment, torchrun)
+    ranks = {int(rank): (int(within), int(between)) for rank, within, between in
+             re.findall(r"rank (\d): (\d+) bytes within its site, (\d+) between sites", output)}
+    assert sorted(ranks) == [0, 1, 2, 3], output
+    assert all(within > 6 * 900 for within, _ in ranks.values()), "a bit a parameter, six times"
+    assert ranks[1][1] == ranks[3][1] == 2 * 8 * 3, "of two rounds what ranks agree on: the first node sends for its site"
+    assert ranks[0][1] > 200 and ranks[2][1] > 200
 
 
 def test_ray(tmp_path, environment):

@@ -74,6 +74,10 @@ class OuterSync:
         broadcast: the first rank's parameters become those of all; else all have to begin with the same.
         process_group: the workers: a process group, or a mesh of one dimension, `mesh["outer"]`. When None all processes.
             A group of the same ranks, backend and time limit is made beside it.
+        within: what keeps the ranks of one worker equal, where a worker is several ranks with whole replicas: an `OuterSync` over
+            another dimension of the mesh, whose `every` divides this one's, without a delay and in one fragment; or the group of
+            DDP, or its mesh. This one's `step` calls that of the `OuterSync`, whose outer parameters follow the ones here. The first
+            rank of a worker exchanges its messages, and tells the others.
         seed, channel: of the run's draws, the same on all ranks. The key of a message is (seed, round, rank); a shard's seed
             differs from other shards'.
         threads: that work on a message.
@@ -101,7 +105,7 @@ class OuterSync:
                  outer: str = "nesterov", outer_lr: float = 0.7, outer_momentum: float | None = None,
                  memory: str | None = None, clip: str | None = None, fragments: int | Sequence[Sequence[str]] = 1,
                  delay: int = 0, alpha: float = 0.0, verify_every: int = 0, broadcast: bool = False,
-                 process_group: Any = None, seed: int = 0, channel: int = 0, threads: int = 1, device: str | None = None):
+                 process_group: Any = None, within: Any = None, seed: int = 0, channel: int = 0, threads: int = 1, device: str | None = None):
         check_integers(seed=seed, channel=channel, threads=threads)
         momentum = (0.9 if outer == "nesterov" else 0.0) if outer_momentum is None else outer_momentum
         check_options(every=every, outer=outer, outer_lr=outer_lr, outer_momentum=momentum, clip=clip, delay=delay,
@@ -131,10 +135,17 @@ class OuterSync:
                               "of contributions: leave clip= out")
         for rule in idle_rules(self.policy, list(parameters)):
             warnings.warn(f"the rule '{rule}' of the policy matches no layer", stacklevel=2)
-        self._group, self._shard_groups = group_like(group_of(process_group)), shard_groups(self._model)
+        self._group = group_like(group_of(process_group))
         self._rank = dist.get_rank(self._group)
+        self._within = within if isinstance(within, OuterSync) else None
+        if self._within is not None:
+            self._check_within(self._within)
+        self._worker = None if within is None else group_like(self._within._group if self._within else group_of(within))
+        self._of_worker = [(group, self._from) for group in shard_groups(self._model)]
+        if self._worker is not None:
+            self._of_worker.append((self._worker, self._device))
         self._lane = Lane(self._device) if delay else None
-        self._begin_together(parameters, broadcast)
+        self._begin_together(broadcast)
 
     @classmethod
     def preset(cls, name: str, model: Parameters, **changes: Any) -> OuterSync:
@@ -167,24 +178,45 @@ class OuterSync:
         return [[name, list(part.outer[name].shape), self._types[name], part.number, *self._shards.get(name, [])]
                 for part in self._fragments for name in part.names]
 
-    def _begin_together(self, parameters: Mapping[str, torch.Tensor], broadcast: bool) -> None:
+    def _check_within(self, within: OuterSync) -> None:
+        """Raises `atomo.Error` for one that does not make the ranks of a worker equal whenever this one exchanges."""
+        if within.steps:
+            raise atomo.Error(f"within has taken {within.steps} steps already: make both before the first, and load checkpoints then")
+        if within.delay or len(within._fragments) > 1:
+            raise atomo.Error(f"within has a delay of {within.delay} and {len(within._fragments)} fragments: it must have no delay and "
+                              "one fragment, so that its ranks are equal behind each of its exchanges")
+        steps = [(i + 1) * self.every // len(self._fragments) for i in range(len(self._fragments))]
+        odd = next((step for step in [*steps, self.every] if step % within.every), None)
+        if odd is not None:
+            raise atomo.Error(f"every is {self.every} and fragments {len(steps)}, so that step {odd} has an exchange: it must be a multiple of "
+                              f"{within.every}, the every of within")
+        if [row[:3] for row in within._table()] != [row[:3] for row in self._table()] or within._device != self._device:
+            raise atomo.Error("within has other parameters, or has them on another device")
+
+    def _begin_together(self, broadcast: bool) -> None:
         """Compares what was given, then the parameters, or takes the first rank's."""
-        facts = {**self._facts(), "broadcast": bool(broadcast)}
-        if len({row[0] for row in told_by_all([digest_of(facts)], self._group, self._device)}) > 1:
-            raise_difference(facts, self._group, self._device)
+        facts: dict[str, Any] = {**self._facts(), "broadcast": bool(broadcast)}
+        if self._worker is not None:  # of which other ranks have other places
+            self._compare(facts, self._worker)
+            facts["place within a worker"] = dist.get_rank(self._worker)
+        self._compare(facts, self._group)
         self._table_digest = digest_of(facts)
         if broadcast:
             with torch.no_grad():
                 for part in self._fragments:
                     for outer in part.outer.values():
                         dist.broadcast(outer, dist.get_global_rank(self._group, 0), self._group)
-                    part.write({name: parameters[name] for name in part.names}, 0)
+                    self._write(part, 0)
             return
         sums = told_by_all([self.checksum()], self._group, self._device)
         try:
             compare_checksums([row[0] for row in sums])
         except atomo.Error as error:
             raise atomo.Error(f"{error}: begin with the same parameters on all ranks, or give broadcast=True") from None
+
+    def _compare(self, facts: Mapping[str, Any], group: dist.ProcessGroup) -> None:
+        if len({row[0] for row in told_by_all([digest_of(facts)], group, self._device)}) > 1:
+            raise_difference(facts, group, self._device)
 
     def checksum(self) -> int:
         """Of this rank's outer parameters, to the bit: 63 bits and a sign. Not collective; waits for the device."""
@@ -204,6 +236,8 @@ class OuterSync:
             RuntimeError: torch's, when a rank is gone or the group's time limit is over.
         """
         self.steps += 1
+        if self._within is not None:
+            self._within.step()
         for number, part in enumerate(self._fragments):
             offset = (number + 1) * self.every // len(self._fragments)
             if self.steps % self.every == offset % self.every:
@@ -215,6 +249,8 @@ class OuterSync:
         then. Collective. Returns whether all of it was applied: False when a round was skipped. Raises as `step`.
         """
         self.drain()
+        if self._within is not None:
+            self._within.synchronise()
         for part in self._fragments:
             self._begin(part, 0)
         return self._apply(None, keep=0.0)
@@ -229,17 +265,17 @@ class OuterSync:
         """An exchange, in the background if it has time."""
         error, nonfinite = None, 0
         try:
-            nonfinite = part.subtract(self._current(part))
+            nonfinite = part.subtract(self._current(part)) or self._unequal_within()
         except Exception as mine:
             error = mine
-        nonfinite, error = self._with_other_shards(nonfinite, error)
+        nonfinite, error = self._with_worker(nonfinite, error)
         checksum = None  # as wide a table on all ranks, whatever round they are in
         if self.verify_every > 0:
             checksum = self.checksum() if self.round % self.verify_every == 0 else 0
         facts = {**self._facts(), "fragment": part.number}
         key = {"seed": self._seed(), "step": self.round & 0xFFFFFFFF, "worker": self._rank, "channel": self.channel}
         ready = Ready(key, digest_of([self._table_digest, *(facts[name] for name in _CHANGING)]), lambda: facts,
-                      nonfinite, error, checksum, self.clip)
+                      nonfinite, error, checksum, self.clip, self._worker)
         log = OuterLog(self.round, self.steps, part.number)
         self.round += 1
         if delay and self._lane is not None:
@@ -249,16 +285,35 @@ class OuterSync:
         exchange(part, ready, self._group, log)
         self._pending.append(_Pending(part, self.steps, log, lambda: None))
 
-    def _with_other_shards(self, nonfinite: int, error: Exception | None) -> tuple[int, Exception | None]:
-        """A round is skipped, or fails, for all shards of this worker or for none. Collective where there are shards."""
-        if not self._shard_groups:
-            return nonfinite, error
-        worst = torch.tensor(2 if error else int(nonfinite > 0), device=self._from)
-        for group in self._shard_groups:
-            dist.all_reduce(worst, dist.ReduceOp.MAX, group)
-        if int(worst) == 2 and error is None:
-            error = atomo.Error("a rank that has another shard of this worker failed; the error raised there says why")
-        return nonfinite or int(worst), error
+    def _unequal_within(self) -> int:
+        """1 where the ranks of this worker skipped the exchange that would have made them equal, else 0.
+
+        Raises:
+            atomo.Error: when it may not have been at this step.
+        """
+        if self._within is None:
+            return 0
+        if self._within.steps != self.steps:
+            raise atomo.Error(f"within has taken {self._within.steps} steps and this one {self.steps}: this one's step() calls that of "
+                              "within, and the program does not")
+        return int(bool(self._within.last.nonfinite))
+
+    def _with_worker(self, nonfinite: int, error: Exception | None) -> tuple[int, Exception | None]:
+        """A round is skipped, or fails, for all ranks of this worker or for none. Collective where it has several."""
+        worst = 2 if error else int(nonfinite > 0)
+        for group, device in self._of_worker:
+            of_all = torch.tensor(worst, device=device)
+            dist.all_reduce(of_all, dist.ReduceOp.MAX, group)
+            worst = int(of_all)
+        if worst == 2 and error is None:
+            error = atomo.Error("another rank of this worker failed; the error raised there says why")
+        return nonfinite or worst, error
+
+    def _write(self, part: Fragment, alpha: float) -> None:
+        """The outer parameters to those of the model, and to those that ranks of this worker share."""
+        part.write(self._current(part), alpha)
+        if self._within is not None:
+            part.write({name: self._within._fragments[0].outer[name] for name in part.names}, alpha)
 
     def _current(self, part: Fragment) -> dict[str, torch.Tensor]:
         """The parameters of now.
@@ -299,7 +354,7 @@ class OuterSync:
                 continue
             part.take_step(self.outer_lr, self.outer_momentum, self.outer == "nesterov")
             late = pending.due > pending.log.step
-            part.write(self._current(part), keep if keep is not None else self.alpha if late else 0.0)
+            self._write(part, keep if keep is not None else self.alpha if late else 0.0)
         return any(applied) if keep is None else all(applied)
 
     def _tell_skipped(self) -> None:
@@ -312,7 +367,7 @@ class OuterSync:
     def restore(self) -> None:
         """Sets this rank's parameters to the outer ones, giving up what it did since. Neither collective nor waiting."""
         for part in self._fragments:
-            part.write(self._current(part), 0.0)
+            self._write(part, 0.0)
 
     # Checkpoints
 
@@ -329,7 +384,7 @@ class OuterSync:
                 "outer": {name: tensor for part in self._fragments for name, tensor in part.outer.items()},
                 "momentum": {name: tensor for part in self._fragments for name, tensor in part.momentum.items()},
                 "sums": {name: tensor for part in self._fragments for name, tensor in part.sums.items()},
-                "ranks": dist.get_world_size(self._group),
+                "ranks": dist.get_world_size(self._group), "within": self._within and self._within.state_dict(),
                 "compressors": [torch.frombuffer(bytearray(part.compressor.state()), dtype=torch.uint8)
                                 for part in self._fragments]}
 
@@ -349,13 +404,8 @@ class OuterSync:
         It waits for exchanges that are pending, whose outcome is dropped: collective only in that they are.
         """
         self._check_saved(state)
-        if bool(state["outer_momentum"]) != bool(self.outer_momentum):
-            raise atomo.Error(f"the saved state has {'an' if state['outer_momentum'] else 'no'} outer momentum, this one "
-                              f"{'has none' if state['outer_momentum'] else 'has one'}")
-        whose, mine = (state["rank"], state["ranks"]), (self._rank, dist.get_world_size(self._group))
-        if state["sums"] and whose != mine:
-            raise atomo.Error(f"the saved state is of rank {whose[0]} of {whose[1]}, this is rank {mine[0]} of {mine[1]}: what a rank "
-                              "has sent with ef21 is its own, so each rank saves and loads its own")
+        if self._within is not None:
+            self._within.load_state_dict(state["within"])
         while self._pending:  # what they come to is not that of the saved run
             self._pending.popleft().wait()
         for part, learnt in zip(self._fragments, state["compressors"]):
@@ -382,6 +432,18 @@ class OuterSync:
         if len(state["compressors"]) != len(self._fragments):
             raise atomo.Error(f"the saved state has {len(state['compressors'])} compressors, one for each of {len(self._fragments)} "
                               "fragments is expected")
+        if bool(state["outer_momentum"]) != bool(self.outer_momentum):
+            raise atomo.Error(f"the saved state has {'an' if state['outer_momentum'] else 'no'} outer momentum, this one "
+                              f"{'has none' if state['outer_momentum'] else 'has one'}")
+        whose, mine = (state["rank"], state["ranks"]), (self._rank, dist.get_world_size(self._group))
+        if state["sums"] and whose != mine:
+            raise atomo.Error(f"the saved state is of rank {whose[0]} of {whose[1]}, this is rank {mine[0]} of {mine[1]}: what a rank "
+                              "has sent with ef21 is its own, so each rank saves and loads its own")
+        if bool(state["within"]) != (self._within is not None):
+            raise atomo.Error(f"the saved state has {'an' if state['within'] else 'no'} OuterSync as within, this one "
+                              f"{'has none' if state['within'] else 'has one'}")
+        if self._within is not None:
+            self._within._check_saved(state["within"])
         for part, learnt in zip(self._fragments, state["compressors"]):
             if state["rank"] == self._rank:
                 part.fresh().load_state(learnt.cpu().numpy().tobytes())
@@ -411,7 +473,7 @@ class OuterSync:
 
 
 _SAVED = ("layers", "policy", "seed", "channel", "steps", "round", "bytes_sent", "rank", "outer_lr", "outer_momentum", "outer",
-          "momentum", "sums", "ranks", "compressors")  # what a checkpoint has
+          "momentum", "sums", "ranks", "within", "compressors")  # what a checkpoint has
 _CHANGING = ("seed", "channel", "outer_lr", "outer_momentum", "step", "round", "fragment")  # facts that a program may change
 
 

@@ -2,12 +2,14 @@
 """A round of outer synchronisation: fragments of a model, and the exchange of what ranks changed in them.
 
 An exchange of W ranks: the ranks tell each other whether they agree and are finite; each encodes its pseudo-gradient as one
-message; lengths and then messages go to all ranks, and every rank adds all of them, in rank order, to the mean.
+message; lengths and then messages go to all ranks, and every rank adds all of them, in rank order, to the mean. Where a worker is
+several ranks with the same replica, its first one exchanges messages and tells the others what arrived.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import statistics
 import struct
 import time
@@ -37,7 +39,7 @@ class OuterLog:
     round: int  #: its number, from 0; each fragment's exchange has a number of its own
     step: int  #: local steps taken when it began
     fragment: int = 0  #: which was exchanged
-    bytes_sent: int = 0  #: the message and the next line
+    bytes_sent: int = 0  #: over the group: the message, which of a worker of several ranks the first one sends, and the next line
     length_bytes: int = 0  #: the tables: what the ranks agree on, lengths, and norms where `clip` asks for them
     bytes_received: int = 0  #: the same from all the others together
     encode_seconds: float = 0.0  #: decoding one's own message for `clip` included
@@ -132,6 +134,7 @@ class Ready:
     error: Exception | None = None  # what went wrong before
     checksum: int | None = None  # of the outer parameters; 0 in rounds that do not compare it, None where no round does
     clip: str | None = None  # "median"
+    worker: dist.ProcessGroup | None = None  # the ranks that have the same replica, where there are several
 
 
 @torch.no_grad()
@@ -159,12 +162,14 @@ def exchange(fragment: Fragment, ready: Ready, group: dist.ProcessGroup, log: Ou
     if log.nonfinite:
         return
     message, norm, mine = _encode(fragment, ready)
+    if ready.worker is not None:
+        mine = _differs_in_worker(message, mine, ready.worker, device)
     encoded = time.perf_counter()
     words = [FAILED if mine else len(message), *([_bits(norm)] if ready.clip else [])]
     table = told_by_all(words, group, device)
     lengths = [row[0] for row in table]
     check_lengths([[length] for length in lengths], mine)
-    messages = swap([as_bytes([message], device)] * len(table), lengths, group)
+    messages = _swapped(as_bytes([message], device), lengths, group, ready.worker)
     arrived = time.perf_counter()
     log.norms = tuple(_number(row[1]) for row in table) if ready.clip else ()
     _add(fragment, messages, log.norms)
@@ -174,8 +179,9 @@ def exchange(fragment: Fragment, ready: Ready, group: dist.ProcessGroup, log: Ou
     for name, total in fragment.sums.items() if not log.nonfinite else ():
         total.copy_(fragment.change[name])
     _count(log, 8 * len(words), 8 * len(words) * (len(table) - 1))
-    log.bytes_sent += len(message)
-    log.bytes_received += sum(lengths) - len(message)
+    if ready.worker is None or dist.get_rank(ready.worker) == 0:
+        log.bytes_sent += len(message)
+        log.bytes_received += sum(lengths) - len(message)
     log.encode_seconds = encoded - agreed
     log.wire_seconds += arrived - encoded
     log.decode_seconds = time.perf_counter() - arrived
@@ -193,6 +199,30 @@ def _encode(fragment: Fragment, ready: Ready) -> tuple[Any, float, Exception | N
         return message, float(squares) ** 0.5, None
     except Exception as error:
         return b"", 0.0, error
+
+
+def _differs_in_worker(message: Any, mine: Exception | None, worker: dist.ProcessGroup, device: torch.device) -> Exception | None:
+    """What went wrong on this rank, or on another of its worker; or that they would not send the same message."""
+    sent = bytes(message.cpu().numpy()) if isinstance(message, torch.Tensor) else message
+    digest = int.from_bytes(hashlib.blake2b(sent, digest_size=8).digest(), "little", signed=True)
+    table = told_by_all([digest, FAILED if mine else 0], worker, device)
+    if mine is not None or any(failed for _, failed in table):
+        return mine or atomo.Error("another rank of this worker failed; the error raised there says why")
+    ranks = dist.get_process_group_ranks(worker)
+    others = ", ".join(str(ranks[i]) for i, row in enumerate(table) if row != table[0])
+    return atomo.Error(f"the ranks of one worker have other parameters: rank {others} would not send what rank {ranks[0]} sends. Keep "
+                       "them equal, by DDP or by an OuterSync that is given as within=") if others else None
+
+
+def _swapped(message: torch.Tensor, lengths: Sequence[int], group: dist.ProcessGroup,
+             worker: dist.ProcessGroup | None) -> list[torch.Tensor]:
+    """The messages of all workers. In a worker of several ranks the first one exchanges them, and the others are told."""
+    if worker is None:
+        return swap([message] * len(lengths), lengths, group)
+    first = dist.get_rank(worker) == 0
+    together = torch.cat(swap([message] * len(lengths), lengths, group)) if first else message.new_empty(sum(lengths))
+    dist.broadcast(together, dist.get_global_rank(worker, 0), worker)
+    return list(together.split(list(lengths)))
 
 
 def _add(fragment: Fragment, messages: Sequence[torch.Tensor], norms: Sequence[float]) -> None:
