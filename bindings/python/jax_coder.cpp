@@ -29,9 +29,11 @@ using atomo::TensorView;
 /// XLA may run a call as often as it likes, and on any coder.
 void check_stateless(const Codec& codec) {
   if (codec.traits().memory) {
-    throw atomo::Error(
-        "'" + codec.to_string() + "' keeps a memory, and calls inside JAX have no state: take '" +
-        codec.without_memory().to_string() + "', or keep an atomo.Compressor outside");
+    throw atomo::Error("'" + codec.to_string() +
+                       "' keeps a memory, and calls inside JAX have no state: take '" +
+                       codec.without_memory().to_string() +
+                       "' and keep the memory in the program (docs/memories.md, From JAX), or an "
+                       "atomo.Compressor outside");
   }
 }
 

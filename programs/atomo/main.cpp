@@ -204,7 +204,7 @@ void add_decode(CLI::App& app, Options& options) {
 void add_inspect(CLI::App& app, Options& options) {
   InspectOptions& o = options.inspect;
   CLI::App* command =
-      add_command(app, "inspect", "Verify a container and show what is in it", " FILE");
+      add_command(app, "inspect", "Verify a container, or a patch, and show what is in it", " FILE");
   add_path(*command, "FILE", o.input, "The container; '-' is a pipe");
   add_common(*command, o.json, "atomo inspect grads.atomo");
   command->callback([&] { run_inspect(o); });

@@ -83,6 +83,27 @@ class Delta(ToolTest):
                         "new.safetensors", "-o", output)
         self.assertEqual({name: self.read(name) for name in before}, before)
 
+    def test_a_made_file_takes_no_patchs_place(self):
+        self.states()
+        self.succeed("delta", "old.safetensors", "new.safetensors", "-o", "p.patch")
+        patch = self.read("p.patch")
+        self.refuse(2, ["./p.patch: the file would take the place of the patch that makes it"], "apply", "old.safetensors", "p.patch",
+                    "-o", "./p.patch")
+        self.assertEqual(self.read("p.patch"), patch)
+
+    def test_inspect_shows_a_patch(self):
+        self.states()
+        made = self.succeed_json("delta", "old.safetensors", "new.safetensors", "-o", "p.patch")
+        shown = self.succeed_json("inspect", "p.patch")
+        self.assertEqual(shown.pop("file"), made.pop("output"))
+        self.assertEqual(shown, made)
+        text = self.succeed("inspect", "p.patch").decode()
+        self.assertRegex(text, r"^p\.patch: atomo patch, [\d,]+ bytes for [\d,]+ \(1/[\d.]+\); ")
+        row = {tensor["name"]: tensor for tensor in made["tensors"]}["a"]
+        self.assertRegex(text, rf"(?m)^a +F32 +\[300, 70\] +changes +21,000 +{row['changed']} +{row['bytes']:,}$")
+        self.write("bad.patch", self.read("p.patch")[:-1])
+        self.refuse(1, ["bad.patch: refused", "are there"], "inspect", "bad.patch")
+
     def test_an_independent_reader_makes_the_same_tensors(self):
         for share in (0.01, 0.5):
             self.states(share)

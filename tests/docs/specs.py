@@ -140,6 +140,30 @@ def check_tables(library, page):
     return wrong + [f"{codec} is on the page, and not in the list of codecs" for codec in listed]
 
 
+def check_memories(library, page):
+    """Each key of a stage is accepted and refused as the table has it, in front of a codec whose variance is known."""
+    wrong, listed = [], set()
+    rows = re.findall(r"^\| (`.*) \|$", page.partition("\n## Memories\n")[2].partition("\n## ")[0], flags=re.MULTILINE)
+    for stages, key, takes, default, _ in ([cell.strip() for cell in row.split("|")] for row in rows):
+        key, default, (accepted, refused) = key.strip("`"), default.strip("`"), values(takes, "")
+        for stage in re.findall("`([a-z0-9]+)`", stages):
+            listed.add((stage, key))
+            told = {value: library.canonical(f"{stage}:{key}={value}+qsgd:bits=2") for value in {*accepted, *refused, default}}
+            wrong += [f"{stage}: {told[value][1]}" for value in accepted if told[value][0] is None]
+            wrong += [f"{stage}: {key}={value} is accepted" for value in refused
+                      if told[value][0] is not None and value not in ("0.0", *accepted)]
+            there, asked = re.findall("`([a-z0-9]+)`", takes), told["no-such-word"][1].partition("expected ")[2].partition(";")[0]
+            if there and sorted(re.split(", | or ", asked)) != sorted(there):
+                wrong.append(f"{stage}: {key}= takes {asked}, the page has {there}")
+            if told[default][0] != library.canonical(f"{stage}+qsgd:bits=2")[0]:
+                wrong.append(f"{stage}: {key}={default} is not its default")
+    stages = sorted({stage for stage, _ in listed})
+    for stage in stages:
+        keys = re.findall("([a-z]+)=", library.canonical(f"{stage}+qsgd:bits=2")[0].partition("+")[0])
+        wrong += [f"{stage}: {key}= is not on the page" for key in keys if (stage, key) not in listed]
+    return wrong + ([] if stages == ["dgc", "ef", "ef21", "momentum"] else [f"memories on the page: {stages}"])
+
+
 def blocks(page, language):
     found = re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     return found or [f"no block of {language}"]
@@ -180,7 +204,7 @@ def check_named(library, name, text):
 
 def check(library, docs, page=None):
     page = page or (docs / "specs.md").read_text(encoding="utf-8")
-    wrong = check_tables(library, page) + check_examples(library, page)
+    wrong = check_tables(library, page) + check_memories(library, page) + check_examples(library, page)
     for path in sorted(docs.glob("*.md")):
         wrong += check_named(library, path.name, path.read_text(encoding="utf-8"))
     return wrong
@@ -197,6 +221,11 @@ PLANTED = {
     "a key too many": ("| `clip` | `none`", "| `clap` | `none`"),
     "a codec left out": ("### topk", "### randomk"),
     "an example": ("`qsgd:bucket=128`", "`qsgd:bucket=0`"),
+    "an end of a memory": ("| `decay` | 0 to 1 | 1 |", "| `decay` | 0 to 2 | 1 |"),
+    "a default of a memory": ("0 to 1 | 0.999", "0 to 1 | 0.99"),
+    "a memory's word": ("`f32` or `bf16` or `int8`", "`f32` or `bf16`"),
+    "a memory's key left out": ("| `dgc` | `momentum` |", "| `ef` | `decay` |"),
+    "a memory too many": ("`ef`, `momentum`, `dgc` | `memory`", "`ef`, `momentum`, `dgc`, `ef21` | `memory`"),
     "a canonical spec": ("bucket=512,norm=max\natomo", "bucket=256,norm=max\natomo"),
     "an error": ("position 6: unknown key", "position 5: unknown key"),
     "an error of a policy": ("found '*.bias identity'", "found '*.bias'"),
@@ -213,7 +242,7 @@ def prove(library, docs):
             missed.append(f"cannot be planted: {kind}")
             continue
         wrong_page = page.replace(right, planted, 1)
-        if not check_tables(library, wrong_page) + check_examples(library, wrong_page):
+        if not check_tables(library, wrong_page) + check_memories(library, wrong_page) + check_examples(library, wrong_page):
             missed.append(f"not noticed: {kind}")
     if not check_named(library, "a page", "take `qsgd:bits=9`") or not check_named(library, "a page", "`*.bias=sgn; *=sign`"):
         missed.append("not noticed: a spec in passing")

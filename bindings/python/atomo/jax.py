@@ -12,7 +12,7 @@ looser cap, since a run of atoms has to fit; the error names how loose.
 
 Bytes are those of `atomo.Codec` (`atomo.Compressor` for whole trees) with the same key. `seed`, `step`, `worker` and
 the other numbers of a key may be traced. Nothing here can be differentiated; gradients are what goes in. A codec with a
-memory (`ef+`) is refused, as calls here have no state.
+memory (`ef+`) is refused, as calls here have no state: the program keeps one in two lines (docs/memories.md, "From JAX").
 
 A call whose status says failure raises `jax.errors.JaxRuntimeError` with the library's message when its result is
 waited for; mistakes that shapes show raise `atomo.Error` while tracing. A tensor that holds an Inf or NaN is no

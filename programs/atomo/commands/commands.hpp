@@ -96,4 +96,10 @@ void run_add(const AddOptions& options);
 void run_delta(const DeltaOptions& options);
 void run_apply(const ApplyOptions& options);
 
+/// Whether a file's bytes begin as those of a patch do.
+bool is_patch(ConstBytes file) noexcept;
+/// What a patch says, as text with a row for each tensor or as JSON. `path` is where it is from, for
+/// the report. \throws PayloadRefused when it is damaged.
+std::string describe_patch(ConstBytes patch, const std::string& path, bool as_json);
+
 }  // namespace atomo::cli

@@ -93,36 +93,43 @@ struct Totals {
   }
 };
 
-/// `output` was written; its line says `what`.
-void report(const std::string& output, const std::string& what, const PatchInfo& info,
-            bool as_json) {
+/// What a patch says, under "output" or "file".
+std::string json_report(const char* role, const std::string& path, const PatchInfo& info) {
   const Totals totals(info);
-  if (as_json) {
-    Json json{{"output", output},
-              {"patch_bytes", info.bytes},
-              {"tensor_bytes", totals.bytes},
-              {"elements", totals.elements},
-              {"changed", totals.changed},
-              {"tensors", Json::array()}};
-    for (const PatchEntry& entry : info.tensors) {
-      json["tensors"].push_back({{"name", entry.name},
-                                 {"type", entry.type},
-                                 {"shape", entry.shape},
-                                 {"form", form_name(entry.form)},
-                                 {"elements", elements_of(entry)},
-                                 {"changed", entry.changed},
-                                 {"bytes", entry.sent}});
-    }
-    print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
-    return;
+  Json json{{role, path},
+            {"patch_bytes", info.bytes},
+            {"tensor_bytes", totals.bytes},
+            {"elements", totals.elements},
+            {"changed", totals.changed},
+            {"tensors", Json::array()}};
+  for (const PatchEntry& entry : info.tensors) {
+    json["tensors"].push_back({{"name", entry.name},
+                               {"type", entry.type},
+                               {"shape", entry.shape},
+                               {"form", form_name(entry.form)},
+                               {"elements", elements_of(entry)},
+                               {"changed", entry.changed},
+                               {"bytes", entry.sent}});
   }
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+/// A line: the file's name, `what`, and how much of it changed.
+std::string text_report(const std::string& label, const std::string& what, const PatchInfo& info) {
+  const Totals totals(info);
   const double share = totals.elements == 0 ? 0
                                             : 100 * static_cast<double>(totals.changed) /
                                                   static_cast<double>(totals.elements);
-  print(fmt::format(
+  return fmt::format(
       "{}: {}; {} % of {} changed; of {}, {} sent as changes, {} whole, {} as before\n",
-      printable(output), what, significant(share), counted(totals.elements, "element"),
-      counted(info.tensors.size(), "tensor"), totals.forms[1], totals.forms[2], totals.forms[0]));
+      printable(label), what, significant(share), counted(totals.elements, "element"),
+      counted(info.tensors.size(), "tensor"), totals.forms[1], totals.forms[2], totals.forms[0]);
+}
+
+/// `output` was written; its line says `what`.
+void report(const std::string& output, const std::string& what, const PatchInfo& info,
+            bool as_json) {
+  print(as_json ? json_report("output", output, info) : text_report(output, what, info));
 }
 
 /// "1,741,452 bytes for 268,435,464 (1/154.1)".
@@ -185,22 +192,55 @@ std::vector<Bytes> rooms_of(StateFile& state, const PatchInfo& info) {
   return rooms;
 }
 
-/// A patch is of no use without the file that it was made from, and would be all that is left of
-/// the other. \throws InputError
-void refuse_to_replace(const std::string& input, const std::string& output) {
+/// \throws InputError where `output` is the file `input`, which `what` says of what is written.
+void refuse_to_replace(const std::string& input, const std::string& output, const char* what) {
   std::error_code none;
   if (std::filesystem::is_regular_file(output, none) &&
       std::filesystem::equivalent(input, output, none))
-    throw InputError(fmt::format("{}: the patch would take the place of a file that it is made from: "
-                                 "give -o another name",
-                                 printable(output)));
+    throw InputError(fmt::format("{}: {}: give -o another name", printable(output), what));
 }
+
+/// A patch is of no use without the file that it was made from, and would be all that is left of
+/// the other.
+constexpr char kPatchOverInput[] = "the patch would take the place of a file that it is made from";
+constexpr char kFileOverPatch[] = "the file would take the place of the patch that makes it";
 
 }  // namespace
 
+bool is_patch(ConstBytes file) noexcept {
+  constexpr std::string_view kMagic = "ATMPATCH";  // FORMAT.md, "Patches"
+  return file.size() >= kMagic.size() &&
+         std::memcmp(file.data(), kMagic.data(), kMagic.size()) == 0;
+}
+
+std::string describe_patch(ConstBytes patch, const std::string& path, bool as_json) {
+  const std::string label = input_label(path);
+  PatchInfo info;
+  try {
+    info = inspect_patch(patch);
+  } catch (const Error& error) {
+    throw PayloadRefused(fmt::format("{}: refused: {}", label, error.what()));
+  }
+  if (as_json) return json_report("file", path, info);
+  using Align = Table::Align;
+  Table table({{"tensor", Align::left},
+               {"type", Align::left},
+               {"shape", Align::left},
+               {"sent", Align::left},
+               {"elements", Align::right},
+               {"changed", Align::right},
+               {"bytes", Align::right}});
+  for (const PatchEntry& entry : info.tensors) {
+    table.add({printable(entry.name), printable(entry.type),
+               fmt::format("[{}]", fmt::join(entry.shape, ", ")), form_name(entry.form),
+               grouped(elements_of(entry)), grouped(entry.changed), grouped(entry.sent)});
+  }
+  return text_report(label, "atomo patch, " + patch_size(info), info) + "\n" + table.render();
+}
+
 void run_delta(const DeltaOptions& options) {
-  refuse_to_replace(options.before, options.output);
-  refuse_to_replace(options.after, options.output);
+  refuse_to_replace(options.before, options.output, kPatchOverInput);
+  refuse_to_replace(options.after, options.output, kPatchOverInput);
   OutputFile out(options.output);
   std::vector<std::byte> patch;
   {
@@ -221,6 +261,7 @@ void run_delta(const DeltaOptions& options) {
 }
 
 void run_apply(const ApplyOptions& options) {
+  refuse_to_replace(options.patch, options.output, kFileOverPatch);
   OutputFile out(options.output);
   PatchInfo info;
   {

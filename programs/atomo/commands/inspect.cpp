@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /// \file
 /// `atomo inspect` verifies a container's checksums and prints its key, price and size and a row
-/// for each layer, as text or as JSON. No layer is decoded for this.
+/// for each layer, as text or as JSON. No layer is decoded for this. Of a patch (`atomo delta`) it
+/// shows what changed.
 #include <fmt/format.h>
 
 #include <limits>
@@ -115,7 +116,12 @@ std::string text_report(const ContainerInfo& info, const std::vector<std::string
 
 void run_inspect(const InspectOptions& options) {
   const std::string label = input_label(options.input);
-  const ContainerInfo info = inspect_file(read_whole(options.input), label);
+  const Buffer file = read_whole(options.input);
+  if (is_patch(file.view())) {
+    print(describe_patch(file.view(), options.input, options.json));
+    return;
+  }
+  const ContainerInfo info = inspect_file(file, label);
   const std::vector<std::string> names = layer_names(info, label);
   print(options.json ? json_report(info, names, options.input) : text_report(info, names, label));
 }
