@@ -195,6 +195,7 @@ RESUMED = [{"policy": EXACT}, {"policy": "atomo:bits=0.5"},
            {"policy": "atomo:bits=4,atoms=sketch"},
            {"policy": "qsgd:bits=2", "memory": "ef:decay=0.95"},
            {"policy": "topk:keep=0.05", "memory": "ef", "fragments": 3, "delay": 1, "alpha": 0.5},
+           {"policy": "topk:keep=0.05", "memory": "ef:memory=int8"},
            {"policy": "topk:keep=0.05", "memory": "ef21"}]
 
 
@@ -427,6 +428,17 @@ def test_a_memory_stands_in_front_of_every_codec():
     assert with_memory("qsgd:bits=2", None) == "qsgd:bits=2"
     assert with_memory("a.*=sign # why\n*=qsgd:bits=2", "ef") == "a.* = ef+sign; * = ef+qsgd:bits=2"
     assert with_memory("a:0 = sign; *=sign", "ef") == "a:0 = ef+sign; * = ef+sign"
+
+
+def test_presets_have_the_published_settings():
+    """Of arXiv 2311.08105, section 3; 2501.18512, figures 5, 6, 8 and 11, table 1 and section 3; 2508.15706, algorithm 1, and
+    2603.08163, section 2.1."""
+    diloco, streaming, sparse = (atomo.torch.OUTER_PRESETS[name] for name in ("diloco", "streaming-diloco", "sparseloco"))
+    nesterov = {"outer": "nesterov", "outer_momentum": 0.9}
+    assert diloco == {**nesterov, "outer_lr": 0.7, "every": 500, "policy": "identity:dtype=f32"}
+    assert streaming == {**nesterov, "outer_lr": 0.4, "every": 100, "fragments": 8, "delay": 1, "alpha": 0.5, "policy": "qsgd:bits=4"}
+    assert sparse == {"outer": "sgd", "outer_lr": 1.0, "outer_momentum": 0.0, "every": 30, "memory": "ef:decay=.95", "clip": "median",
+                      "policy": "topk:chunk=4096,k=64,values=2"}
 
 
 @pytest.mark.parametrize("name", list(atomo.torch.OUTER_PRESETS))

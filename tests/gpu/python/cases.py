@@ -327,11 +327,15 @@ def fsdp_model(place):
     print(f"fully_shard called the reduce-scatter {comm.calls} times")
 
 
-def outer(place):
+def outer(place, **options):
     """DiLoCo's round on tensors of a GPU."""
     net, batch = small(place)
-    sync = atomo.torch.OuterSync(net, "qsgd:bits=6", every=2)
+    group = dist.new_group(backend="gloo") if "device" in options else None
+    sync = atomo.torch.OuterSync(net, "qsgd:bits=6", every=2, process_group=group, **options)
     expect_learning(net, batch, sync.step)
+    sync.synchronise()
+    where = {tensor.device.type for tensor in sync.state_dict()["outer"].values()}
+    assert where == {options.get("device", place.device.type)}, where
 
 
 def all_cases(place):
@@ -359,7 +363,8 @@ def all_cases(place):
     for spec in ("qsgd:bits=6", "atomo:atoms=blocks,bits=2,cap=2.2", "identity:dtype=f32", "atomo:atoms=blocks,bits=0.5"):
         yield "Fsdp", f"reduce-scatter {spec}", lambda spec=spec: fsdp_reduce_scatter(place, spec)
     yield "Fsdp", "fully_shard", lambda: fsdp_model(place)
-    yield "Outer", "learns", lambda: outer(place)
+    for options in ({}, {"delay": 1, "alpha": 0.5}, {"memory": "ef:memory=int8"}, {"device": "cpu", "memory": "ef"}):
+        yield "Outer", f"learns {options}", lambda options=options: outer(place, **options)
 
 
 def main():
