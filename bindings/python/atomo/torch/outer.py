@@ -140,10 +140,12 @@ class OuterSync:
         self._within = within if isinstance(within, OuterSync) else None
         if self._within is not None:
             self._check_within(self._within)
-        self._worker = None if within is None else group_like(self._within._group if self._within else group_of(within))
         self._of_worker = [(group, self._from) for group in shard_groups(self._model)]
-        if self._worker is not None:
-            self._of_worker.append((self._worker, self._device))
+        self._worker = None
+        if within is not None:
+            group = self._within._group if self._within else group_of(within)
+            self._of_worker.append((group, self._device))
+            self._worker = group_like(group)  # exchanges may be in the background
         self._lane = Lane(self._device) if delay else None
         self._begin_together(broadcast)
 
