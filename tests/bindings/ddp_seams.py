@@ -102,7 +102,7 @@ def groups_made_anew(rank, ranks, store, given):
 def disagree(rank, ranks, what, after, state_class=atomo.torch.DDPState):
     """Ranks that agree for `after` steps, then not, in one thing; raises what backward raises."""
     one = {what: rank} if after == 0 and what in ("seed", "channel", "start_step") else {}
-    one = {what: 1 + rank} if what == "clip_norm" else one
+    one = {what: 1 + rank} if what in ("clip_norm", "scale") else one
     policy = "qsgd:bits=4" if after == 0 and what == "policy" and rank else "qsgd:bits=6"
     if what == "rate_in_memory":
         one, policy = {what: 1 / (1 + rank)}, "ef+topk:keep=0.1"

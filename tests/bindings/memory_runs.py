@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from worlds import same
 
+CLIP_NORM = 0.01  # far below the norms of these gradients
 
 def hooked(policy, scale, way, net="small", **options):
     """`way`: the state's class in ddp_runs."""
@@ -234,11 +235,12 @@ def cut_short(rank, ranks, policy, way, then):
     return {**result, "gradients": gradients_of(model), "memories": memories_of(state)}
 
 
-def recorded(rank, ranks, policy, way, how, steps=4):
-    """Of each step the gradients of this rank alone, what arrived, and what is kept. `how`: "accumulated" over three batches,
-    "clipped" after they arrived, "autocast" to bf16, or "halves": layers whose gradients are f16 and bf16."""
+def recorded(rank, ranks, policy, way, how, steps=4, scale=1.0):
+    """Of each step the gradients of this rank alone, what arrived, and what is kept, the loss's scale left out. `how`: "accumulated"
+    over three batches, "clipped" after they arrived, "clipped before" they are encoded, as this rank's own are then too,
+    "autocast" to bf16, or "halves": layers whose gradients are f16 and bf16."""
     name = "mixed" if how == "halves" else "small"
-    model, wrapped, state = hooked(policy, 1.0, way, name)
+    model, wrapped, state = hooked(policy, scale, way, name, **({"clip_norm": CLIP_NORM} if how == "clipped before" else {}))
     alone = make_net(name)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     parts = 3 if how == "accumulated" else 1
@@ -253,10 +255,15 @@ def recorded(rank, ranks, policy, way, how, steps=4):
                 with wrapped.no_sync() if waits else contextlib.nullcontext():
                     with torch.autocast("cpu", torch.bfloat16, enabled=how == "autocast"):
                         out = call(x)
-                    nn.functional.mse_loss(out.float(), y).backward()
+                    ((1.0 if net is alone else scale) * nn.functional.mse_loss(out.float(), y)).backward()
+        for parameter in model.parameters():
+            parameter.grad.div_(scale)
         found.append({"own": gradients_of(alone), "arrived": gradients_of(model)})
         if how == "clipped":
-            found[-1]["norm"] = nn.utils.clip_grad_norm_(model.parameters(), 0.01).item()
+            found[-1]["norm"] = nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM).item()
+        if how == "clipped before":
+            found[-1]["norm"] = norm = np.sqrt(sum((own.astype(np.float64) ** 2).sum() for own in found[-1]["own"].values()))
+            found[-1]["own"] = {layer: own * np.float32(min(CLIP_NORM / norm, 1)) for layer, own in found[-1]["own"].items()}
         found[-1]["kept"] = memories_of(state)
         optimizer.step()
     return {"steps": found, "parameters": parameters_of(model), "types": {str(p.grad.dtype) for p in model.parameters()}}

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the ranks of test_torch_squares.py do, and planted bugs."""
 
+import warnings
+
 import atomo.torch
 import ddp_runs
 import numpy as np
@@ -180,6 +182,23 @@ def run_of(model, policy, every, state, told, lr, precondition, hook_state=None)
         hook_state = CLASSES[state](model, policy, squares=squares)
     wrapped.register_comm_hook(hook_state, atomo.torch.ddp_hook)
     return wrapped, hook_state, atomo.torch.AdamW(model.parameters(), lr=lr, squares=hook_state.squares)
+
+
+def first_steps(rank, ranks, how):
+    """What three steps warn of squares."""
+    model = make_net("small")
+    hook_state = atomo.torch.DDPState(model, "qsgd:bits=4", squares=atomo.torch.Squares(), start_step=2 if how == "warm-up" else 0)
+    wrapped, _, optimizer = run_of(model, "", 0, "", True, 0.01, False, hook_state)
+    with warnings.catch_warnings(record=True, action="always") as said:
+        if how == "a checkpoint":
+            hook_state.load_state_dict(hook_state.state_dict())
+            optimizer.load_state_dict(optimizer.state_dict())
+        for step in range(3):
+            optimizer.zero_grad()
+            x, y = batch_of(step, rank, 24)
+            (nn.functional.mse_loss(wrapped(x), y) * (float("inf") if how == "not finite" and step == 0 else 1.0)).backward()
+            optimizer.step()
+    return [str(each.message) for each in said if "squares" in str(each.message)]
 
 
 def disagree(rank, ranks):

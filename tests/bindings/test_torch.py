@@ -301,7 +301,7 @@ def test_setting_up_refuses_what_cannot_work():
         atomo.torch.DDPState([])
     with pytest.raises(atomo.Error, match="bits"):
         atomo.torch.DDPState(layer, "qsgd:bits=99")
-    for bound in (0, -1.0, math.inf, math.nan, "1"):
+    for bound in (0, -1.0, math.inf, math.nan, "1", True):
         with pytest.raises(atomo.Error, match=f"clip_norm is {bound!r}: a bound above 0 is expected, or None"):
             atomo.torch.DDPState(layer, clip_norm=bound)
     with pytest.raises(atomo.Error, match="bias"):

@@ -342,6 +342,17 @@ class Rules:
         return x - kept
 
 
+def check_what_arrives(results, policy, rtol=1e-5, atol=1e-5):
+    """Every rank's message and what it keeps are all that there was. `atol` in units of the largest entry."""
+    ranks = [{name: Rules(policy) for name in result["steps"][0]["own"]} for result in results]
+    for steps in zip(*(result["steps"] for result in results)):
+        for name, arrived in steps[0]["arrived"].items():
+            sent = [rules[name].sent(step["own"][name].ravel(), step["kept"][name]) for rules, step in zip(ranks, steps)]
+            largest = max(np.abs(own).max() for own in sent)
+            np.testing.assert_allclose(arrived.ravel(), sum(sent) / len(sent), rtol=rtol, atol=atol * largest, err_msg=name)
+        assert all(any(kept.any() for kept in step["kept"].values()) for step in steps)
+
+
 @pytest.mark.parametrize("policy", MEMORIES)
 @pytest.mark.parametrize("how, way", [*((how, way) for how in ("accumulated", "halves") for way in WAYS),
                                       ("clipped", "Watched"), ("autocast", "OnStandIn")])
@@ -351,15 +362,27 @@ def test_what_arrives_and_what_is_kept_are_all_there_was(world, policy, how, way
     check_replicas(results)
     types = {"torch.float32", "torch.bfloat16", "torch.float16"} if how == "halves" else {"torch.float32"}
     assert results[0]["types"] == types
-    ranks = [{name: Rules(policy) for name in result["steps"][0]["own"]} for result in results]
-    for steps in zip(*(result["steps"] for result in results)):
-        assert how != "clipped" or steps[0]["norm"] > 0.02
-        for name, arrived in steps[0]["arrived"].items():
-            sent = [rules[name].sent(step["own"][name].ravel(), step["kept"][name]) for rules, step in zip(ranks, steps)]
-            largest = max(np.abs(own).max() for own in sent)
-            np.testing.assert_allclose(arrived.ravel(), sum(sent) / 2, rtol=0.01 if how == "halves" else 1e-5,
-                                       atol=(1e-3 if how == "halves" else 1e-5) * largest, err_msg=name)
-        assert all(any(kept.any() for kept in step["kept"].values()) for step in steps)
+    assert how != "clipped" or all(step["norm"] > 2 * memory_runs.CLIP_NORM for step in results[0]["steps"])
+    check_what_arrives(results, policy, *((0.01, 1e-3) if how == "halves" else ()))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("scale", [1.0, 8.0])
+@pytest.mark.parametrize("policy", MEMORIES)
+def test_memories_are_of_gradients_that_are_clipped(world, policy, scale, ranks, way):
+    """Each rank's by its own norm, the scale left out. What is sent of a difference is the clipped gradient where it was chosen."""
+    results = world(ranks).run(memory_runs.recorded, policy, way, "clipped before", scale=scale)
+    check_replicas(results)
+    check_what_arrives(results, policy)
+    for result in results:
+        assert all(step["norm"] > 2 * memory_runs.CLIP_NORM for step in result["steps"])
+        for before, now in zip(result["steps"], result["steps"][1:]) if policy.startswith("ef21") else ():
+            for name, kept in now["kept"].items():
+                chosen = kept != before["kept"][name]
+                own = now["own"][name].ravel()
+                assert chosen.any()
+                np.testing.assert_allclose(kept[chosen], own[chosen], rtol=1e-4, atol=1e-5 * np.abs(own).max(), err_msg=name)
 
 
 @pytest.mark.parametrize("memory", ["ef", "ef21"])

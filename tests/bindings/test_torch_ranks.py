@@ -87,6 +87,7 @@ def test_a_function_that_says_the_scale_is_not_pickled():
     ("seed", "seed is 0 on rank 0, 1 on rank 1"), ("channel", "channel is 0 on rank 0, 1 on rank 1"),
     ("start_step", "start_step is 0 on rank 0, 1 on rank 1"),
     ("clip_norm", "clip_norm is 1 on rank 0, 2 on rank 1"),
+    ("scale", "scale is 1.0 on rank 0, 2.0 on rank 1"),
     ("rate_in_memory", "rate_in_memory is 1.0 on rank 0, 0.5 on rank 1"),
     ("policy", "policy is 'qsgd:bits=6' on rank 0, 'qsgd:bits=4' on rank 1"),
     ("layers", "layers is ['0.weight', [48, 24], 'f32'] on rank 0, ['other.0.weight', [48, 24], 'f32'] on rank 1")])

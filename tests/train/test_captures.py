@@ -49,6 +49,26 @@ class CapturesTest(unittest.TestCase):
                 numpy.testing.assert_allclose(clipped, plain * (8 * 0.01 / numpy.linalg.norm(plain)), rtol=1e-5, atol=1e-9)
             numpy.testing.assert_allclose(dumped[0.01][2], (dumped[0.01][0] + dumped[0.01][1]) / 2, rtol=1e-4, atol=1e-8)
 
+    def test_a_memory_is_of_gradients_that_are_clipped(self):
+        """What goes on its way are the largest entries of all that is left of them, under a loss scale that begins later."""
+        keep, scales, most, captured = 40, (1, 1, 8, 8), 0.01, path("clipped-memory")
+        finished(2, *BRIEF, "--algorithm", "allgather", "--codec", f"ef+topk:keep={keep}", "--clip-norm", most, "--loss-scale", 8,
+                 "--loss-scale-from", 2, "--steps", len(scales), "--dump-gradients", captured, "--at", 0, "--every", 1)
+        memories = [{"fc.weight": 0, "fc.bias": 0} for _ in range(2)]
+        for step, scale in enumerate(scales):
+            *own, mean = (read_safetensors(f"{captured}/step{step}-{who}.safetensors") for who in ("worker1", "worker2", "mean"))
+            sent = {layer: numpy.zeros_like(part) for layer, part in mean.items()}
+            for memory, gradient in zip(memories, own):
+                norm = numpy.sqrt(sum((part**2).sum() for part in gradient.values()))
+                self.assertAlmostEqual(norm / scale, most, delta=1e-5 * most)
+                for layer, part in gradient.items():
+                    x = part / scale + memory[layer]
+                    kept = numpy.abs(x) >= numpy.sort(numpy.abs(x), axis=None)[-min(keep, x.size)]
+                    sent[layer] += x * kept / 2
+                    memory[layer] = x * ~kept
+            for layer, part in mean.items():
+                numpy.testing.assert_allclose(part / scale, sent[layer], rtol=1e-4, atol=1e-8)
+
     def test_checkpoints_that_are_kept(self):
         out = path("kept")
         options = (*BRIEF, "--algorithm", "allgather", "--steps", 7, "--save-every", 3, "--keep-checkpoints", "--out", out)

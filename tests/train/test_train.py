@@ -60,10 +60,12 @@ class CurvesTest(unittest.TestCase):
                      0.001)
 
     def test_resume_with_a_factored_second_moment(self):
-        """Also at a step between two messages about squares, and with a loss scale that changes nothing but roundings."""
+        """Also at a step between two messages about squares. A loss scale that is a power of two changes nothing, whenever it begins."""
         options = ("--model", "logistic", "--codec", "atomo:bits=0.5", "--algorithm", "allgather", "--optimizer", "adamw", "--lr",
                    0.001, "--second-moment", "factored", "--squares-every", 3, "--max-update", 0.5)
         self.resumed(3, *options, "--steps", 9)
+        self.assertEqual(losses(3, *options, "--steps", 9),
+                         losses(3, *options, "--steps", 9, "--loss-scale", 8, "--loss-scale-from", 4))
         self.assertNotEqual(losses(2, *options, "--steps", 4), losses(2, *options[:-6], "--steps", 4))
 
     def test_precondition(self):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -27,7 +28,7 @@ class AdamW(torch.optim.Optimizer):
     Args:
         params: as those of any torch optimiser takes. Dense, of a floating-point type; moments are f32.
         squares: that of `DDPState(squares=)`, whose `Squares(every=)` says how often it is told; between tellings s^ stays.
-            None: AdamW as it is.
+            None: AdamW as it is. So it is of squares that no DDPState has, of which the first `step` that moves anything warns.
         lr, betas, eps, weight_decay: as torch.optim.AdamW has them. `betas[1]` is of the parameters with moments of their
             own.
         max_update: the largest root mean square of a parameter's update, rate and decay left out; a longer one is scaled
@@ -38,6 +39,8 @@ class AdamW(torch.optim.Optimizer):
 
     `step` allocates, and waits for nothing on a GPU.
     """
+
+    _looked = False  # for a DDPState that has the squares
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, *, squares: Squares | None = None,
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 1e-2,
@@ -96,6 +99,12 @@ class AdamW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        # A rate of 0 moves nothing: torch.distributed.checkpoint takes such a step before it loads.
+        if not self._looked and any(group["lr"] > 0 and p.grad is not None for group in self.param_groups for p in group["params"]):
+            self._looked = True
+            if isinstance(self.squares, Squares) and self.squares.every and not self.squares.given:
+                warnings.warn("squares= was never told, so this is AdamW as it is: give the same Squares to DDPState(squares=)",
+                              stacklevel=4)  # behind torch's two functions around this one
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:

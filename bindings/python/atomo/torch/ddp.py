@@ -110,7 +110,8 @@ class DDPState(Steps):
         if squares is not None and not isinstance(squares, Squares):
             raise atomo.Error(f"squares is {squares!r}: an atomo.torch.Squares() is expected, which atomo.torch.AdamW takes too")
         self.seed, self.channel, self.start_step = seed, channel, start_step
-        if clip_norm is not None and not (isinstance(clip_norm, (int, float)) and 0 < clip_norm < math.inf):
+        is_number = isinstance(clip_norm, (int, float)) and not isinstance(clip_norm, bool)
+        if clip_norm is not None and not (is_number and 0 < clip_norm < math.inf):
             raise atomo.Error(f"clip_norm is {clip_norm!r}: a bound above 0 is expected, or None")
         self.scale, self.squares, self.clip_norm, self.rate_in_memory = scale, squares, clip_norm, rate_in_memory
         self.budget_share = list(budget_share) if isinstance(budget_share, Iterable) and not isinstance(budget_share, str) else budget_share
@@ -150,6 +151,8 @@ class DDPState(Steps):
         self._failed: Exception | None = None  # before the first bucket of this step
         self._on_gpu = DeviceBuckets()
         self._held = []  # buckets of a step whose gradient is not whole yet
+        if self.squares is not None:
+            self.squares.given = True  # before it knows names too
         self._worker = ThreadPoolExecutor(1, "atomo-ddp")
         _states.add(self)
 

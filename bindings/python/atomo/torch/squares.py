@@ -17,7 +17,7 @@ import atomo
 from .._layers import counted
 from .coder import Coder
 from .layers import compressor_of
-from .step import check_saved
+from .step import check_saved, number_from
 from .wire import require_f32
 
 LEAST_SIDE = 4  # of a matrix that is factored
@@ -112,18 +112,18 @@ class Squares:
     """
 
     def __init__(self, *, every: int = 10, beta2: float = 0.999, precondition: bool = False):
-        if not isinstance(every, int) or every < 0:
+        if isinstance(every, bool) or not isinstance(every, int) or every < 0:
             raise atomo.Error(f"every={every!r}: a whole number of steps is expected, or 0 to tell nothing")
         if every == 0 and not precondition:
             raise atomo.Error("every=0 tells nothing: give precondition=True too, or leave squares out")
-        if not 0 <= beta2 < 1:
-            raise atomo.Error(f"beta2={beta2!r}: a number from 0 to below 1 is expected")
-        self.every, self.beta2, self.precondition = every, beta2, bool(precondition)
+        self.every, self.precondition = every, bool(precondition)
+        self.beta2 = number_from(beta2, "beta2", 0, math.nextafter(1, 0), "a number from 0 to below 1")
         self._layers: dict[str, LayerSquares] = {}
         # Of others, where there are units: running means of the mean square, of a matrix of rows' and columns', then of 1.
         self._averages: dict[str, torch.Tensor] = {}
         self._names: dict[int, str] = {}  # by the parameter's identity
         self._owner: Callable[[], object] = _nobody  # a weak reference to the DDPState that names came from
+        self.given = False  # to a DDPState, which tells them
         self._scale = 1.0  # of the gradients of the step under way
         self._step: _Step | None = None
         self._unsure = False  # whether all layers have been told of
@@ -178,7 +178,7 @@ class Squares:
         return self.state_dict()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._names, self._owner, self._scale, self._step = {}, _nobody, 1.0, None
+        self._names, self._owner, self.given, self._scale, self._step = {}, _nobody, False, 1.0, None
         self.load_state_dict(state)
 
     # What DDPState calls
@@ -193,7 +193,7 @@ class Squares:
         others = [name for key, name in self._names.items() if key not in names]
         if before is not None and before is not owner and others:
             raise atomo.Error(f"these squares are another DDPState's, which has '{others[0]}': make a Squares() for each")
-        self._names, self._owner = dict(names), weakref.ref(owner)
+        self._names, self._owner, self.given = dict(names), weakref.ref(owner), True
 
     def begin(self, step: int, ranks: int, scale: float) -> None:
         """A step of gradients, the first one 0, a negative one without messages, all of them multiplied by `scale`. `tells`
