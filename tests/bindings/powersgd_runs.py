@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the ranks of test_torch_powersgd.py do."""
 
+import contextlib
+import math
+
 import atomo.torch
 import numpy as np
 import torch
@@ -23,7 +26,7 @@ class OnStandIn(atomo.torch.PowerSGDState):
 
 
 class Forgets(atomo.torch.PowerSGDState):
-    """A planted bug: nothing of a step is kept."""
+    """Nothing of a step is kept: a planted bug, or what shows P Q^T without a memory."""
 
     def _keep(self):
         self._left = {}
@@ -43,22 +46,24 @@ class Matrices(nn.Module):
         return sum((parameter * gradients[name]).sum() for name, parameter in self.of.items())
 
 
-def gradients_of(rank, shapes, seed=0, low=None):
-    """One rank's, with something in common; of rank `low` where that is a number."""
+def gradients_of(rank, shapes, seed=0, low=None, noise=0.0):
+    """One rank's, with something in common; matrices are of rank `low` where that is a number, beside noise of that size."""
     result = {}
     for number, (name, shape) in enumerate(shapes.items()):
         common, own = (torch.Generator().manual_seed(100 * seed + number + more) for more in (0, 1000 * (rank + 1)))
-        if low is not None and len(shape) == 2:
+        if low is not None and len(shape) > 1:
             left = torch.randn(shape[0], low, generator=common)
-            result[name] = left @ torch.randn(low, shape[1], generator=own)
+            matrix = left @ torch.randn(low, math.prod(shape[1:]), generator=own)
+            result[name] = (matrix + noise * torch.randn(matrix.shape, generator=own)).view(shape)
         else:
             result[name] = torch.randn(shape, generator=common) + torch.randn(shape, generator=own)
     return result
 
 
-def means(number, ranks, shapes, *, steps=1, state="PowerSGDState", low=None, changing=False, zero=(), cap_mb=25.0, bad_step=None,
+def means(number, ranks, shapes, *, steps=1, state="PowerSGDState", low=None, noise=0.0, changing=False, cap_mb=25.0, bad_step=None,
           scales=None, clip=None, **options):
-    """What arrives in each step, the true means, and the memory at the end of it. `clip`: the norm that is left of what arrived."""
+    """What arrives in each step, the true means, and the memory at the end of it. `low`: a rank, or one for each step. `clip`: the
+    norm that is left of what arrived."""
     model = Matrices(shapes)
     wrapped = DistributedDataParallel(model, bucket_cap_mb=cap_mb)
     scale = [1.0]
@@ -67,9 +72,7 @@ def means(number, ranks, shapes, *, steps=1, state="PowerSGDState", low=None, ch
     arrived, truth, memories = [], [], []
     for step in range(steps):
         scale[0] = scales[step] if scales else 1.0
-        gradients = gradients_of(number, shapes, step if changing else 0, low)
-        for name in zero:
-            gradients[name].zero_()
+        gradients = gradients_of(number, shapes, step if changing else 0, low[step] if isinstance(low, list) else low, noise)
         everyones = [None] * ranks
         dist.all_gather_object(everyones, gradients)
         if step == bad_step and number == ranks - 1:
@@ -110,6 +113,40 @@ def train(number, ranks, how, *, steps=8, checkpoint_at=None, way="dict", cap_mb
         optimizer.step()
         losses.append(loss.item())
     return {"losses": losses, "parameters": parameters_of(model), "bytes_sent": getattr(hook_state, "bytes_sent", 0)}
+
+
+def accumulated(number, ranks, state, at_once, *, steps=4, parts=2):
+    """Each step has several batches: one backward pass of the sum of their losses, or one a batch, all but the last under no_sync(). The
+    true mean of the gradients, what arrives, and the memory at the end of each step."""
+    model, alone = make_net("small"), make_net("small")
+    wrapped, hook_state = run_of(model, state, 0.005, {"rank": 2, "min_ratio": 1.0})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loss_of(net, batch):
+        x, y = batch_of(batch, number, 24)
+        return nn.functional.mse_loss(net(x), y)
+
+    found = []
+    for step in range(steps):
+        batches = range(parts * step, parts * (step + 1))
+        alone.load_state_dict(model.state_dict())
+        alone.zero_grad()
+        sum(loss_of(alone, batch) for batch in batches).backward()
+        everyones = [None] * ranks
+        dist.all_gather_object(everyones, {name: p.grad for name, p in alone.named_parameters()})
+        optimizer.zero_grad()
+        if at_once:
+            xs, ys = zip(*(batch_of(batch, number, 24) for batch in batches))
+            (parts * nn.functional.mse_loss(wrapped(torch.cat(xs)), torch.cat(ys))).backward()
+        else:
+            for batch in batches:
+                with contextlib.nullcontext() if batch == batches[-1] else wrapped.no_sync():
+                    loss_of(wrapped, batch).backward()
+        found.append({"true": {name: (sum(of[name] for of in everyones) / ranks).numpy() for name in everyones[0]},
+                      "arrived": {name: p.grad.numpy().copy() for name, p in model.named_parameters()},
+                      "memory": {name: of.numpy().copy() for name, of in hook_state._memory.items()}})
+        optimizer.step()
+    return {"steps": found, "parameters": parameters_of(model)}
 
 
 def run_of(model, how, cap_mb, options, hook_state=None):

@@ -159,11 +159,6 @@ def test_a_warning_that_is_an_error_loses_no_message(send):
     assert made == wanted and told == 1 and model.state() == quiet.state()
 
 
-def test_no_memory_on_a_device():
-    with pytest.raises(atomo.Error):
-        atomo.Compressor(LAYERS, "ef+topk:keep=0.1", device="cuda")
-
-
 def test_a_warm_up_raises_shares():
     shares = [atomo.warm_up("ef+topk:keep=1e-3+blosc:codec=zstd", epoch) for epoch in range(6)]
     assert [share.split("+")[1] for share in shares] == [

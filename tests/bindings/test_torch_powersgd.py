@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """atomo.torch.PowerSGDState: two rounds that add up, with a memory or with residuals that make it unbiased."""
 
+import re
+
 import atomo
 import atomo.torch
 import numpy as np
@@ -11,11 +13,16 @@ from atomo.torch.powersgd import _Factored
 from worlds import RankFailed, check_replicas, same
 
 SHAPES = {"wide": (24, 60), "tall": (70, 20), "same": (24, 60), "vector": (33,), "convolution": (16, 4, 3, 3)}
+MATRICES = [name for name, shape in SHAPES.items() if len(shape) > 1]
 STATES = ["PowerSGDState", "OnStandIn"]
 
 
 def nmse(found, true):
     return float(((found - true) ** 2).sum() / (true**2).sum())
+
+
+def as_matrix(gradient):
+    return gradient.reshape(len(gradient), -1)
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -24,18 +31,21 @@ def test_what_has_the_rank_arrives_as_it_is(world, state, ranks):
     """The sum of the ranks' gradients has the columns that all have in common: rank 3 of 4. Vectors go along."""
     results = world(ranks).run(powersgd_runs.means, SHAPES, state=state, rank=4, low=3, min_ratio=1.0)
     for result in results:
-        for name in ("wide", "tall", "same", "vector"):
+        for name in SHAPES:
             np.testing.assert_allclose(result["arrived"][0][name], result["truth"][0][name], rtol=1e-3, atol=1e-4)
     assert all(same(results[0]["arrived"][0], other["arrived"][0]) for other in results)
 
 
-@pytest.mark.parametrize("options", [{}, {"residual": "atomo:atoms=rows,bits=2"}])
+@pytest.mark.parametrize("options", [{}, {"residual": "atomo:atoms=rows,bits=2"}, {"residual": "qsgd:bits=2"}])
 def test_zero_and_deficient_matrices(world, options):
-    """And they are found again when they are no longer so."""
-    for result in world(2).run(powersgd_runs.means, SHAPES, steps=3, zero=("wide", "convolution"), low=1, min_ratio=1.0, **options):
-        for step in result["arrived"]:
-            assert (step["wide"] == 0).all() and (step["convolution"] == 0).all()
-            assert all(np.isfinite(value).all() for value in step.values())
+    """Zeros arrive as zeros. Matrices of a rank below that of P and Q arrive to rounding, already in the first step that has them."""
+    ranks = [0, 0, 1, 1, 3, 0, 2]
+    for result in world(2).run(powersgd_runs.means, SHAPES, steps=len(ranks), low=ranks, changing=True, rank=4, min_ratio=1.0, **options):
+        for step, (low, arrived, true) in enumerate(zip(ranks, result["arrived"], result["truth"])):
+            assert np.isfinite(arrived["vector"]).all()
+            for name in MATRICES:
+                assert np.linalg.matrix_rank(as_matrix(true[name])) == low
+                np.testing.assert_allclose(arrived[name], true[name], rtol=0, atol=0 if step < 2 else 1e-3, err_msg=f"{name}, {step}")
 
 
 def test_unused_directions_are_found_later(world):
@@ -49,6 +59,50 @@ def test_unused_directions_are_found_later(world):
     start = state._start_of(of)
     assert torch.linalg.matrix_rank(start) == 3
     torch.testing.assert_close(start[:, 0], kept[:, 0] / kept[:, 0].norm())
+
+
+def of_next_iteration(arrived, true, rank):
+    """P P^T M of a power iteration that begins with the rows' space of what arrived, which is that of Q."""
+    q = np.linalg.svd(arrived)[2][:rank].T
+    p = np.linalg.qr(true @ q)[0]
+    return p @ (p.T @ true)
+
+
+@pytest.mark.parametrize("warm_start", [True, False])
+def test_a_warm_start_is_a_power_iteration(world, warm_start):
+    """Of gradients that stay the same, without a memory: a step goes on where the one before ended, to the error that the SVD shows to
+    be the least. With a Q that is drawn anew no step does. In several buckets, which DDP forms anew after the first step."""
+    rank, steps = 3, 8
+    result = world(2).run(powersgd_runs.means, SHAPES, steps=steps, state="Forgets", rank=rank, low=rank, noise=0.5, min_ratio=1.0,
+                          cap_mb=0.004, warm_start=warm_start)[0]
+    for name in MATRICES:
+        true = as_matrix(result["truth"][0][name]).astype(np.float64)
+        arrived = [as_matrix(step[name]).astype(np.float64) for step in result["arrived"]]
+        least = (np.linalg.svd(true)[1][rank:] ** 2).sum() / (true**2).sum()
+        errors = [nmse(found, true) for found in arrived]
+        from_the_last = [nmse(found, of_next_iteration(before, true, rank)) for before, found in zip(arrived, arrived[1:])]
+        assert errors[0] > 2 * least and min(errors) > 0.999 * least, (name, errors, least)
+        if warm_start:
+            assert max(from_the_last) < 1e-9, (name, from_the_last)
+            assert errors[-1] < 1.001 * least, (name, errors, least)
+        else:
+            assert min(from_the_last) > 1e-3, (name, from_the_last)
+            assert min(errors) > 1.5 * least, (name, errors, least)
+
+
+@pytest.mark.parametrize("options", [{}, {"residual": "qsgd:bits=2"}])
+@pytest.mark.parametrize("state", STATES)
+def test_a_warm_up_sends_gradients_as_they_are(world, state, options):
+    """Before start_step what arrives is the mean, and nothing is left; from it on it is not."""
+    result = world(2).run(powersgd_runs.means, SHAPES, steps=4, state=state, rank=1, min_ratio=1.0, start_step=2, changing=True,
+                          **options)[0]
+    for step, (arrived, true, memory) in enumerate(zip(result["arrived"], result["truth"], result["memories"])):
+        for name in MATRICES:
+            if step < 2:
+                np.testing.assert_array_equal(arrived[name], true[name])
+            else:
+                assert nmse(arrived[name], true[name]) > 0.1, (step, name)
+        assert set(memory) == (set() if step < 2 or options else {f"of.{name}" for name in MATRICES})
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -147,6 +201,29 @@ def test_gradients_may_be_added_up_and_clipped(world, options):
     check_replicas(world(2).run(powersgd_runs.train, "PowerSGDState", rank=2, min_ratio=1.0, accumulate=2, clip=0.01, **options))
 
 
+@pytest.mark.parametrize("state", STATES)
+def test_gradients_of_several_batches_are_one(world, state):
+    """Batch after batch under no_sync() as in one backward pass, to rounding: what arrives, what is left of it, and that both are all
+    that there was."""
+    at_once, added_up = (world(2).run(powersgd_runs.accumulated, state, at_once) for at_once in (True, False))
+    check_replicas(added_up)
+    for want, found in zip(at_once, added_up):
+        for step, other in zip(want["steps"], found["steps"]):
+            assert step["memory"].keys() == other["memory"].keys() == {"0.weight", "2.weight", "4.weight"}
+            for what in ("arrived", "memory"):
+                for name, value in step[what].items():
+                    np.testing.assert_allclose(other[what][name], value, rtol=1e-4, atol=3e-5 * np.abs(value).max(), err_msg=name)
+    before = {}
+    for steps in zip(*(result["steps"] for result in added_up)):
+        memory = {name: np.mean([step["memory"][name] for step in steps], 0) for name in steps[0]["memory"]}
+        for name, true in steps[0]["true"].items():
+            all_there_was = true + before.get(name, 0)
+            np.testing.assert_allclose(steps[0]["arrived"][name] + memory.get(name, 0), all_there_was, rtol=1e-4,
+                                       atol=1e-5 * np.abs(all_there_was).max(), err_msg=name)
+        assert all(np.abs(left).max() > 0.1 * np.abs(steps[0]["true"][name]).max() for name, left in memory.items())
+        before = memory
+
+
 def test_halves(world):
     check_replicas(world(2).run(powersgd_runs.train, "PowerSGDState", rank=2, min_ratio=1.0, net="mixed"))
 
@@ -202,6 +279,26 @@ def test_what_a_state_without_messages_cannot_do():
     with pytest.raises(atomo.Error, match="is that of a DDPState"):
         state.load_state_dict(atomo.torch.DDPState(layers, "identity").state_dict())
     atomo.torch.PowerSGDState(layers, residual="qsgd:bits=2").set_policy("qsgd:bits=4")
+
+
+@pytest.mark.parametrize("saved, says", [
+    ({"m": (25, 4)}, "the saved Q of 'm' has the shape [25, 4], and Q of its layer [30, 4]"),
+    ({"m": (30, 3)}, "the saved Q of 'm' has the shape [30, 3], and Q of its layer [30, 4]"),
+    ({"m": (30, 4), "narrow": (3, 4)}, "the saved Q of 'narrow' has the shape [3, 4], and Q of its layer [3, 3]"),
+    ({"other": (30, 4)}, "the saved Q of 'other' has the shape [30, 4], and Q of its layer None"),
+])
+def test_a_saved_q_of_another_shape_is_refused(saved, says):
+    layers = {"m": torch.nn.Parameter(torch.zeros(40, 5, 6)), "narrow": torch.nn.Parameter(torch.zeros(50, 3))}
+    state = atomo.torch.PowerSGDState(layers, min_ratio=1.0)
+    state._q, state._memory = {"m": torch.ones(30, 4)}, {"m": torch.ones(40, 5, 6)}
+    before = state.state_dict()
+    found = {**before, "q": {name: torch.zeros(shape) for name, shape in saved.items()}, "memory": {}, "step": 7, "warm_start": False}
+    for other in (state, atomo.torch.PowerSGDState(min_ratio=1.0)):  # one that knows no layers too
+        with pytest.raises(atomo.Error, match=re.escape(says)):
+            other.load_state_dict(found)
+    assert state.state_dict() == before
+    state.load_state_dict({**found, "q": {"m": torch.zeros(30, 4), "narrow": torch.zeros(3, 3)}})
+    assert state.step == 7 and not state._q["m"].any()
 
 
 @pytest.mark.parametrize("options, says", [({"rank": 0}, "rank=0"), ({"min_ratio": 0}, "min_ratio=0"),

@@ -3,6 +3,7 @@
 
 # No `from __future__ import annotations` here, as in ddp.py.
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -93,7 +94,8 @@ class PowerSGDState(DDPState):
         """Goes on where `state_dict` was taken on this rank, to the bit.
 
         Raises:
-            atomo.Error: as `DDPState.load_state_dict`, and for a state with another rank of P and Q, or matrices of other shapes.
+            atomo.Error: as `DDPState.load_state_dict`, and for a state with another rank of P and Q, or matrices of other shapes;
+                everything is then as it was.
         """
         mine = {"rank": self.rank, "min_ratio": self.min_ratio, "keeps_memory": self.keeps_memory}
         for name, value in mine.items():
@@ -106,6 +108,10 @@ class PowerSGDState(DDPState):
         for name, left in state["memory"].items():
             if list(left.shape) != shapes.get(name):
                 raise atomo.Error(f"the saved memory of '{name}' has the shape {list(left.shape)}, and its layer {shapes.get(name)}")
+        for name, q in state["q"].items():
+            shape = list(self._sizes_of(shapes[name])[1:]) if name in shapes else None
+            if list(q.shape) != shape:
+                raise atomo.Error(f"the saved Q of '{name}' has the shape {list(q.shape)}, and Q of its layer {shape}")
         super().load_state_dict(state)
         self.warm_start = state["warm_start"]
         self._q, self._memory = dict(state["q"]), dict(state["memory"])
@@ -240,12 +246,16 @@ class PowerSGDState(DDPState):
         """Those that get smaller."""
         found = []
         for name, gradient in layers:
-            rows = gradient.shape[0] if gradient.dim() > 1 else 1
-            columns = gradient.numel() // max(rows, 1)
-            rank = min(self.rank, rows, columns)
+            rows, columns, rank = self._sizes_of(gradient.shape)
             if rows > 1 and gradient.numel() > self.min_ratio * rank * (rows + columns):
                 found.append(_Factored(name, gradient, rows, columns, rank))
         return found
+
+    def _sizes_of(self, shape: Sequence[int]) -> tuple[int, int, int]:
+        """A layer's first dimension, the product of all others, and the rank of its P and Q."""
+        rows = shape[0] if len(shape) > 1 else 1
+        columns = math.prod(shape) // max(rows, 1)
+        return rows, columns, min(self.rank, rows, columns)
 
     def _rounds(self, layers: Sequence[tuple[str, torch.Tensor]], group: dist.ProcessGroup,
                 others: Sequence[torch.Tensor]) -> Iterator[tuple[_Factored, torch.Tensor, torch.Tensor, torch.Tensor]]:
