@@ -301,7 +301,8 @@ def test_a_saved_q_of_another_shape_is_refused(saved, says):
     assert state.step == 7 and not state._q["m"].any()
 
 
-@pytest.mark.parametrize("options, says", [({"rank": 0}, "rank=0"), ({"min_ratio": 0}, "min_ratio=0"),
+@pytest.mark.parametrize("options, says", [({"rank": 0}, "rank is 0"), ({"rank": True}, "rank is True"), ({"min_ratio": 0}, "min_ratio is 0"),
+                                           ({"min_ratio": "x"}, "min_ratio is 'x': a ratio above 0 is expected"),
                                            ({"residual": "qsgd:bit=2"}, "unknown key 'bit'")])
 def test_numbers_that_cannot_be(options, says):
     with pytest.raises(atomo.Error) as said:

@@ -16,7 +16,7 @@ import atomo
 from .ddp import DDPState
 from .device import Place
 from .layers import Parameters
-from .step import at_end_of_backward, check_saved, digest_of
+from .step import at_end_of_backward, check_saved, digest_of, number_from
 from .wire import all_reduce, sparse_bytes
 
 _UNUSED = "identity"  # the policy of a state whose gradients travel by all-reduce alone
@@ -73,9 +73,10 @@ class PowerSGDState(DDPState):
                  min_ratio: float = 2.0, warm_start: bool = True, scale: float | Callable[[], float] = 1.0,
                  process_group: dist.ProcessGroup | None = None,
                  seed: int = 0, channel: int = 0, threads: int = 1, start_step: int = 0, clip_norm: float | None = None):
-        if not isinstance(rank, int) or rank < 1 or not min_ratio > 0:
-            raise atomo.Error(f"rank={rank}, min_ratio={min_ratio}: a rank from 1 on and a ratio above 0 are expected")
-        self.rank, self.min_ratio, self.warm_start = rank, float(min_ratio), bool(warm_start)
+        if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+            raise atomo.Error(f"rank is {rank!r}: a whole number from 1 on is expected")
+        self.min_ratio = number_from(min_ratio, "min_ratio", math.nextafter(0, 1), math.inf, "a ratio above 0")
+        self.rank, self.warm_start = rank, bool(warm_start)
         self.keeps_memory = residual is None
         self._q: dict[str, torch.Tensor] = {}
         self._memory: dict[str, torch.Tensor] = {}
