@@ -94,7 +94,7 @@ class OuterSync:
 
     A round in which a rank's pseudo-gradient is not finite is skipped on all ranks, with a warning and in `last.nonfinite`:
     parameters, momentum and memories stay, and the next round sends what this one would have sent. A rank whose parameters
-    are not finite calls `restore()`, and clears its optimiser; so do those that hold the other shards of that worker. Where a message
+    are not finite calls `restore()`, and clears its optimiser; so do the other ranks of that worker. Where a message
     decodes to what is not finite, as halves of large changes do, the round is skipped too, and memories begin anew on all ranks.
 
     On a GPU an exchange waits for the stream; with a delay it works on a stream and a thread of its own. It ran on an
